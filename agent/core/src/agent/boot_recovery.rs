@@ -10,15 +10,13 @@ use serde_json::Value;
 
 use super::Agent;
 use super::calls::{Part, Verb};
-use super::cancel::{LATE_RIGHT, stands};
 use super::notices::{POD_LOST, RECOVERED};
 use crate::pod::{PodSource, PodUid, PodView};
 use crate::protocol::action::{PodRef, Purpose};
 use crate::protocol::event::{Now, RuntimeState};
-use crate::termination::attempt::{
-    Attempt, Follow, Pace, REPEATABLE, REPORT, WAIT_MAX_HASTE, salt,
-};
-use crate::termination::patches;
+use crate::termination::attempt::{Attempt, Follow};
+use crate::termination::correction::Correction;
+use crate::termination::patches::{self, stands};
 
 /// A runtime that is silent for this long proves nothing. The kubelet waits for it, too.
 const WITNESS_LASTS: Duration = Duration::from_mins(1);
@@ -26,14 +24,12 @@ const WITNESS_LASTS: Duration = Duration::from_mins(1);
 /// A pod to check.
 #[derive(Debug)]
 struct RecoveredPod {
-    pod: PodRef,
+    correction: Correction,
     why: Why,
-    read: Attempt,
     /// The runtime's check whether anything runs, where only a clock says that nothing does.
     inspect: Attempt,
     /// The end of the runtime checks, on CLOCK_MONOTONIC.
     ask_until: Duration,
-    patch: Attempt,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,12 +71,7 @@ impl BootRecovery {
             return false;
         }
         let inspect = if ask { Attempt::wanted() } else { Attempt::default() };
-        self.add(
-            super::disruption_target::pod_ref(pod),
-            why,
-            inspect,
-            now.monotonic + WITNESS_LASTS,
-        );
+        self.add(PodRef::of(pod), why, inspect, now.monotonic + WITNESS_LASTS);
         true
     }
 
@@ -96,9 +87,9 @@ impl BootRecovery {
 
     fn add(&mut self, pod: PodRef, why: Why, inspect: Attempt, ask_until: Duration) {
         self.known.insert(pod.uid.clone());
-        let (read, patch) = (Attempt::wanted(), Attempt::default());
-        let recovery = RecoveredPod { pod, why, read, inspect, ask_until, patch };
-        self.pods.insert(recovery.pod.uid.clone(), recovery);
+        let uid = pod.uid.clone();
+        let correction = Correction::new(pod);
+        self.pods.insert(uid, RecoveredPod { correction, why, inspect, ask_until });
     }
 
     pub(super) fn len(&self) -> usize {
@@ -153,25 +144,25 @@ impl Agent {
         let boot = self.surely_before_boot();
         let mut settled = Vec::new();
         for (uid, recovery) in &mut self.boot_recovery.pods {
-            let ours = recovery.read.is_in_flight() || recovery.patch.is_in_flight();
-            if ours || self.calls.is_busy_with(uid) {
+            let correction = &mut recovery.correction;
+            if correction.is_in_flight() || self.calls.is_busy_with(uid) {
                 continue;
             }
             // The agent asks the runtime and the API at the same time, because the kubelet is about
             // to report.
             if recovery.inspect.is_open() && self.clock.reached(recovery.ask_until) {
-                self.calls.log(true, Some(&recovery.pod), "nothing proves that it does not run");
+                self.calls.log(true, Some(&correction.pod), "nothing proves that it does not run");
                 settled.push(uid.clone());
                 continue;
             }
             let (what, inspect) = ((Part::BootRecovery, Verb::Inspect), &mut recovery.inspect);
-            self.calls.inspect(what, &recovery.pod, inspect, &self.clock);
+            self.calls.inspect(what, &correction.pod, inspect, &self.clock);
             if !self.calls.has_room() {
                 break;
             }
-            if recovery.read.is_open() {
-                let read = &mut recovery.read;
-                self.calls.read(Part::BootRecovery, &recovery.pod, read, &self.clock);
+            if correction.read.is_open() {
+                let Correction { pod, read, .. } = correction;
+                self.calls.read(Part::BootRecovery, pod, read, &self.clock);
                 continue;
             }
             let found = self.pods.get(uid).and_then(|pod| remedy(pod, recovery.why, boot));
@@ -183,15 +174,15 @@ impl Agent {
             if let (Purpose::Clear, Why::Marked(at, _)) = (purpose, recovery.why) {
                 recovery.why = Why::RunsAgain(at);
             }
-            if recovery.inspect.is_open() || !recovery.patch.is_due(&self.clock) {
+            if recovery.inspect.is_open() || !correction.patch.is_due(&self.clock) {
                 continue;
             }
-            recovery.patch.sent();
+            correction.patch.sent();
             let body = match self.pods.get(uid) {
                 Some(pod) if purpose == Purpose::Clear => patches::clear(pod, wall),
                 _ => body,
             };
-            self.calls.patch(Part::BootRecovery, purpose, &recovery.pod, body);
+            self.calls.patch(Part::BootRecovery, purpose, &correction.pod, body);
         }
         for uid in settled {
             self.recovered(&uid);
@@ -201,18 +192,8 @@ impl Agent {
     pub(super) fn recovery_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
         let now = self.clock.monotonic();
         let Some(recovery) = self.boot_recovery.pods.get_mut(uid) else { return };
-        match recovery.read.settle(result, now, pace(uid), REPEATABLE) {
-            Follow::Gone => return self.recovered(uid),
-            Follow::Reread | Follow::Retry => return,
-            Follow::Done | Follow::Refused => recovery.patch.want(),
-        }
-        match result {
-            Ok(Some(pod)) => drop(self.pods.observe((**pod).clone())),
-            Ok(None) => {
-                self.pods.gone(uid);
-                self.recovered(uid);
-            }
-            Err(_) => {}
+        if recovery.correction.was_read(result, now) == Follow::Gone {
+            self.recovered(uid);
         }
     }
 
@@ -234,30 +215,30 @@ impl Agent {
             Ok(_) => {
                 let text = "the runtime does not prove that it is terminated: it is not reported \
                             as lost";
-                self.calls.log(false, Some(&recovery.pod), text);
+                self.calls.log(false, Some(&recovery.correction.pod), text);
                 self.recovered(uid);
             }
-            Err(failure) => recovery.inspect.failed(now, pace(uid), Some(failure)),
+            Err(failure) => recovery.inspect.failed(now, recovery.correction.pace(), Some(failure)),
         }
     }
 
     pub(super) fn recovery_patched(&mut self, uid: &PodUid, result: &Outcome<()>) {
         let now = self.clock.monotonic();
         let Some(recovery) = self.boot_recovery.pods.get_mut(uid) else { return };
-        match recovery.patch.settle(result, now, pace(uid), REPORT.refused(LATE_RIGHT)) {
+        match recovery.correction.was_patched(result, now) {
             Follow::Done => {
                 self.boot_recovery.marked += 1;
                 if matches!(recovery.why, Why::Lost(_)) {
-                    let pod = recovery.pod.clone();
+                    let pod = recovery.correction.pod.clone();
                     self.emit_pod_event(pod, POD_LOST, "DisruptionTarget set: its node went down.");
                 }
                 self.recovered(uid);
             }
             Follow::Gone => self.recovered(uid),
-            Follow::Reread | Follow::Retry => recovery.read.want_again(),
+            Follow::Reread | Follow::Retry => {}
             Follow::Refused => {
                 let text = "boot recovery cannot write this pod's status";
-                self.calls.log_refusal(&recovery.pod, text, result);
+                self.calls.log_refusal(&recovery.correction.pod, text, result);
                 self.recovered(uid);
             }
         }
@@ -273,8 +254,4 @@ impl Agent {
             }
         }
     }
-}
-
-fn pace(uid: &PodUid) -> Pace {
-    Pace { wait_max: WAIT_MAX_HASTE * 5, latest: None, salt: salt(&uid.0) }
 }

@@ -2,7 +2,6 @@
 //! conditions first.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use epilogue_common::announcement::Announcement;
 use epilogue_common::outcome::Outcome;
@@ -10,28 +9,20 @@ use jiff::Timestamp;
 
 use super::Agent;
 use super::calls::{Part, Task, Verb};
-use super::disruption_target::record;
 use crate::pod::{Disruption, PodUid, PodView};
 use crate::protocol::action::{PodRef, Purpose};
 use crate::protocol::journal::{Intent, Record};
-use crate::termination::attempt::{
-    Attempt, Follow, Pace, REPEATABLE, REPORT, Refusal, WAIT_MAX_HASTE, salt,
-};
-use crate::termination::patches;
+use crate::termination::attempt::Follow;
+use crate::termination::correction::Correction;
+use crate::termination::patches::{self, stands};
 use crate::termination::progress::Terminator;
-
-/// How long the agent contests a refusal: about a minute. The permission may come late, and an API
-/// server that has also just booted may refuse everything for a while.
-pub(super) const LATE_RIGHT: Refusal = Refusal::UpTo(16);
 
 /// A condition to remove.
 #[derive(Debug)]
 struct Revocation {
-    pod: PodRef,
+    correction: Correction,
     /// When the condition was set; this time identifies it as the agent's own.
     at: Timestamp,
-    read: Attempt,
-    clear: Attempt,
 }
 
 /// All conditions to remove, and those already removed.
@@ -70,8 +61,7 @@ impl RevokedMarks {
     /// Removes the condition that was set on the pod at `at`. The agent reads the pod first: the
     /// cached state may be older than the mark.
     pub(super) fn add(&mut self, pod: PodRef, at: Timestamp) {
-        let revocation = Revocation { pod, at, read: Attempt::wanted(), clear: Attempt::default() };
-        self.pods.insert(revocation.pod.uid.clone(), revocation);
+        self.pods.insert(pod.uid.clone(), Revocation { correction: Correction::new(pod), at });
     }
 
     pub(super) fn pod_gone(&mut self, uid: &PodUid) {
@@ -84,12 +74,12 @@ impl RevokedMarks {
     pub(super) fn hand_over(&mut self) -> BTreeMap<PodUid, (PodRef, Timestamp)> {
         self.revoked.clear();
         let pods = std::mem::take(&mut self.pods);
-        pods.into_iter().map(|(uid, revocation)| (uid, (revocation.pod, revocation.at))).collect()
+        pods.into_iter().map(|(uid, it)| (uid, (it.correction.pod, it.at))).collect()
     }
 
     fn done(&mut self, uid: &PodUid) {
         if let Some(revocation) = self.pods.remove(uid) {
-            self.revoked.insert(uid.clone(), (revocation.pod, revocation.at));
+            self.revoked.insert(uid.clone(), (revocation.correction.pod, revocation.at));
         }
     }
 }
@@ -177,7 +167,7 @@ impl Agent {
                 let ours =
                     |disruption: &&Disruption| disruption.message == patches::SHUTDOWN_MESSAGE;
                 let at = pod.disruption.as_ref().filter(ours)?.since?;
-                stands(pod, at).then(|| (super::disruption_target::pod_ref(pod), at))
+                stands(pod, at).then(|| (PodRef::of(pod), at))
             })
             .collect();
         for (pod, at) in stale {
@@ -198,33 +188,32 @@ impl Agent {
     pub(super) fn advance_revocations(&mut self) {
         let now = self.clock.now();
         let mut settled = Vec::new();
-        for (uid, revocation) in &mut self.revoked_marks.pods {
-            let ours = revocation.read.is_in_flight() || revocation.clear.is_in_flight();
+        for (uid, Revocation { correction, at }) in &mut self.revoked_marks.pods {
             // A write of the shutdown may still be under way. It must finish first, or a read
             // misses it.
-            if ours || self.calls.is_busy_with(uid) {
+            if correction.is_in_flight() || self.calls.is_busy_with(uid) {
                 continue;
             }
             if !self.calls.has_room() {
                 break;
             }
-            if revocation.read.is_open() {
-                let read = &mut revocation.read;
-                self.calls.read(Part::Revocation, &revocation.pod, read, &self.clock);
+            if correction.read.is_open() {
+                let Correction { pod, read, .. } = correction;
+                self.calls.read(Part::Revocation, pod, read, &self.clock);
                 continue;
             }
-            let pod = self.pods.get(uid).filter(|pod| stands(pod, revocation.at));
-            let Some(pod) = pod else {
+            let Some(pod) = self.pods.get(uid).filter(|pod| stands(pod, *at)) else {
                 settled.push(uid.clone());
                 continue;
             };
-            if revocation.clear.is_due(&self.clock) {
-                if !revocation.clear.was_sent() {
-                    self.writer.append([record(&revocation.pod, Intent::Clear, now.wall)]);
+            if correction.patch.is_due(&self.clock) {
+                if !correction.patch.was_sent() {
+                    let intent = Record::intent(&correction.pod, Intent::Clear, now.wall);
+                    self.writer.append([intent]);
                 }
-                revocation.clear.sent();
+                correction.patch.sent();
                 let body = patches::clear(pod, now.wall);
-                self.calls.patch(Part::Revocation, Purpose::Clear, &revocation.pod, body);
+                self.calls.patch(Part::Revocation, Purpose::Clear, &correction.pod, body);
             }
         }
         for uid in settled {
@@ -243,43 +232,30 @@ impl Agent {
     pub(super) fn revocation_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
         let now = self.clock.monotonic();
         let Some(revocation) = self.revoked_marks.pods.get_mut(uid) else { return };
-        if !revocation.read.is_in_flight() {
-            return;
-        }
-        match revocation.read.settle(result, now, pace(uid), REPEATABLE) {
-            Follow::Gone => return self.revoked_marks.pod_gone(uid),
-            Follow::Reread | Follow::Retry => return,
-            // Without a read, the watch cache is the best available state.
-            Follow::Done | Follow::Refused => revocation.clear.want(),
-        }
-        match result {
-            Ok(Some(pod)) => drop(self.pods.observe((**pod).clone())),
-            Ok(None) => {
-                self.pods.gone(uid);
-                self.revoked_marks.pod_gone(uid);
-            }
-            Err(_) => {}
+        let correction = &mut revocation.correction;
+        if correction.read.is_in_flight() && correction.was_read(result, now) == Follow::Gone {
+            self.revoked_marks.pod_gone(uid);
         }
     }
 
     pub(super) fn revocation_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        let now: Duration = self.clock.monotonic();
+        let now = self.clock.monotonic();
         let Some(revocation) = self.revoked_marks.pods.get_mut(uid) else { return };
+        let correction = &mut revocation.correction;
         // The answer may be that of an earlier removal.
-        if !revocation.clear.is_in_flight() {
+        if !correction.patch.is_in_flight() {
             return;
         }
-        match revocation.clear.settle(result, now, pace(uid), REPORT.refused(LATE_RIGHT)) {
+        match correction.was_patched(result, now) {
             Follow::Done => {
-                let intent = Intent::Clear;
-                self.writer.append([Record::Acknowledged { uid: uid.clone(), intent }]);
+                self.writer.append([Record::acknowledged(uid, Intent::Clear)]);
                 self.revoked_marks.done(uid);
             }
             Follow::Gone => self.revoked_marks.pod_gone(uid),
-            Follow::Reread | Follow::Retry => revocation.read.want_again(),
+            Follow::Reread | Follow::Retry => {}
             Follow::Refused => {
                 let text = "its condition cannot be taken back";
-                self.calls.log_refusal(&revocation.pod, text, result);
+                self.calls.log_refusal(&correction.pod, text, result);
                 self.revoked_marks.done(uid);
             }
         }
@@ -296,15 +272,4 @@ impl Agent {
             self.revoked_marks.add(pod_ref, at);
         }
     }
-}
-
-/// Whether the pod lives on under a condition of ours. A pod with our deadline does not: the
-/// kubelet terminates it, now or after the boot.
-pub(super) fn stands(pod: &PodView, at: Timestamp) -> bool {
-    let ours = pod.disruption.as_ref().is_some_and(|disruption| patches::is_ours(disruption, at));
-    ours && !pod.is_terminal() && !pod.is_to_end()
-}
-
-fn pace(uid: &PodUid) -> Pace {
-    Pace { wait_max: WAIT_MAX_HASTE * 5, latest: None, salt: salt(&uid.0) }
 }

@@ -1,7 +1,6 @@
 //! Decides which pods a shutdown covers and sends P1, the marks in order of value. ([AP5], [AP6])
 
 use epilogue_common::outcome::Outcome;
-use jiff::Timestamp;
 
 use super::Agent;
 use super::calls::Part;
@@ -17,25 +16,7 @@ use crate::shutdown::candidates::{
 };
 use crate::termination::attempt::{Attempt, Follow, MARK, REPEATABLE, Refusal};
 use crate::termination::patches;
-use crate::termination::progress::{PodTermination, Terminator};
-
-pub(super) const PATCH_STATUS: &str = "patch pods/status";
-
-pub(super) fn pod_ref(pod: &PodView) -> PodRef {
-    PodRef { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
-}
-
-/// The journal record of a mark that will be sent.
-pub(super) fn intent(termination: &PodTermination) -> Record {
-    let intent = if termination.had_run { Intent::Mark } else { Intent::MarkBeforeStart };
-    record(&termination.pod, intent, termination.marked_at)
-}
-
-/// The journal record of an intended write to a pod.
-pub(super) fn record(pod: &PodRef, intent: Intent, at: Timestamp) -> Record {
-    let PodRef { namespace, name, uid } = pod.clone();
-    Record::Intent { uid, namespace, name, intent, at }
-}
+use crate::termination::progress::{PATCH_STATUS, PodTermination, Terminator};
 
 /// Which component terminates the pod.
 fn terminator(pod: &PodView, scope: &Scope, found: Detected, kubelet_lives: bool) -> Terminator {
@@ -131,7 +112,7 @@ impl Agent {
         let termination = shutdown
             .terminations
             .entry(pod.uid.clone())
-            .or_insert_with(|| PodTermination::new(pod_ref(pod), terminator, marked_at));
+            .or_insert_with(|| PodTermination::new(PodRef::of(pod), terminator, marked_at));
         if !known {
             shutdown.order.push(pod.uid.clone());
             if carried {
@@ -217,7 +198,7 @@ impl Agent {
             let recorded = known.copied().unwrap_or_else(|| Recorded {
                 at: termination.marked_at,
                 since: self.clock.monotonic(),
-                until: self.writer.append([intent(termination)]),
+                until: self.writer.append([termination.mark_intent()]),
             });
             shutdown.recorded.insert(uid.clone(), recorded);
             // After a loss of power, a mark that is not on the disk has no known origin. If the
@@ -241,18 +222,14 @@ impl Agent {
 
     pub(super) fn mark_finished(&mut self, uid: &PodUid, result: &Outcome<()>, refusal: Refusal) {
         let now = self.clock.monotonic();
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let pace = shutdown.pace(uid);
-        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
+        let Some((termination, pace)) = self.termination(uid) else { return };
         let pod = termination.pod.clone();
         match termination.mark.settle(result, now, pace, MARK.refused(refusal)) {
             Follow::Done => {
-                let must_emit = termination.terminator == Terminator::Kubelet
-                    || termination.terminator == Terminator::None;
-                let must_emit =
-                    must_emit && !std::mem::replace(&mut termination.event_sent, must_emit);
-                let intent = Intent::Mark;
-                self.writer.append([Record::Acknowledged { uid: uid.clone(), intent }]);
+                let reports =
+                    matches!(termination.terminator, Terminator::Kubelet | Terminator::None);
+                let must_emit = reports && !std::mem::replace(&mut termination.event_sent, true);
+                self.writer.append([Record::acknowledged(uid, Intent::Mark)]);
                 if must_emit {
                     let text = "DisruptionTarget set: the node shuts down.";
                     self.emit_pod_event(pod, POD_MARKED, text);
@@ -289,18 +266,13 @@ impl Agent {
         match termination.read.settle(result, now, pace, REPEATABLE) {
             Follow::Gone => termination.acknowledge(),
             Follow::Done => {
-                let Ok(Some(pod)) = result else {
-                    termination.acknowledge();
-                    return self.pods.gone(uid);
-                };
+                let Ok(Some(pod)) = result else { return termination.acknowledge() };
                 if let Some((_, at)) = shutdown.carried.remove(uid)
                     && pod.disruption.as_ref().is_some_and(|d| patches::is_ours(d, at))
                 {
                     termination.mark = Attempt::done_before();
                 }
-                let pod = (**pod).clone();
-                self.pods.observe(pod.clone());
-                self.enlist(&pod);
+                self.enlist(pod);
             }
             Follow::Reread | Follow::Retry | Follow::Refused => {}
         }

@@ -8,11 +8,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Agent;
 use super::calls::{Part, Verb};
-use super::disruption_target::record;
 use super::own_marks_survivors::CLOCKS_DIFFER;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::event::RuntimeState;
-use crate::protocol::journal::Intent;
+use crate::protocol::journal::{Intent, Record};
 use crate::termination::progress::Terminator;
 
 /// Whether all containers of the pod had exited before the shutdown, by the runtime's clock. The
@@ -62,7 +61,7 @@ impl Agent {
         termination.had_exited = true;
         termination.terminator = Terminator::None;
         termination.mark.give_up();
-        self.writer.append([record(&termination.pod, Intent::LeaveExited, since)]);
+        self.writer.append([Record::intent(&termination.pod, Intent::LeaveExited, since)]);
         let text = "all its containers had exited before the shutdown; its kubelet reports it";
         self.calls.log(false, Some(&termination.pod), text);
     }

@@ -113,7 +113,7 @@ impl Agent {
             let Some(termination) = shutdown.terminations.get_mut(&stop.uid) else { continue };
             termination.end = Attempt::wanted();
             termination.grace_seconds = stop.grace_seconds;
-            intents.push(super::disruption_target::record(&termination.pod, Intent::End, now.wall));
+            intents.push(Record::intent(&termination.pod, Intent::End, now.wall));
         }
         shutdown.stage = Some(ActiveStage {
             ends_at: now.monotonic + Duration::from_millis(stage.share_ms),
@@ -178,68 +178,56 @@ impl Agent {
 
     pub(super) fn end_finished(&mut self, uid: &PodUid, result: &Outcome<()>, refusal: Refusal) {
         let now = self.clock.monotonic();
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let pace = shutdown.pace(uid);
-        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
+        let Some((termination, pace)) = self.termination(uid) else { return };
         if termination.terminator == Terminator::Stop {
             // The mode has changed since: now the runtime terminates the pod.
             return;
         }
-        let pod = termination.pod.clone();
         match termination.end.settle(result, now, pace, END.refused(refusal)) {
-            Follow::Done => {
-                let must_emit = !std::mem::replace(&mut termination.event_sent, true);
-                self.writer
-                    .append([Record::Acknowledged { uid: uid.clone(), intent: Intent::End }]);
-                if must_emit {
-                    let text = "Terminated by the agent: the node shuts down.";
-                    self.emit_pod_event(pod, POD_STOPPED, text);
-                }
-            }
+            Follow::Done => self.note_ended(uid, "Terminated by the agent: the node shuts down."),
             Follow::Gone => termination.acknowledge(),
             Follow::Reread | Follow::Retry => {}
             Follow::Refused => {
                 let text = "the API refuses its termination, which is given up";
+                let pod = termination.pod.clone();
                 self.calls.log_refusal(&pod, text, result);
             }
+        }
+    }
+
+    /// Records that the pod's termination has an effect.
+    fn note_ended(&mut self, uid: &PodUid, text: &str) {
+        self.writer.append([Record::acknowledged(uid, Intent::End)]);
+        let Some((termination, _)) = self.termination(uid) else { return };
+        if !std::mem::replace(&mut termination.event_sent, true) {
+            let pod = termination.pod.clone();
+            self.emit_pod_event(pod, POD_STOPPED, text);
         }
     }
 
     /// Takes the runtime's response to a stop.
     pub(super) fn stop_finished(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
         let now = self.clock.monotonic();
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let pace = shutdown.pace(uid);
-        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
+        let Some((termination, pace)) = self.termination(uid) else { return };
         let pod = termination.pod.clone();
-        match result {
+        let trouble = match result {
             Ok(state) if state.nothing_runs() => {
                 termination.end.done();
-                let must_emit = !std::mem::replace(&mut termination.event_sent, true);
-                self.writer
-                    .append([Record::Acknowledged { uid: uid.clone(), intent: Intent::End }]);
-                if must_emit {
-                    self.emit_pod_event(
-                        pod,
-                        POD_STOPPED,
-                        "Stopped by the agent: the node shuts down.",
-                    );
-                }
+                self.note_ended(uid, "Stopped by the agent: the node shuts down.");
                 self.verified(uid, state);
+                None
             }
             Ok(_) => {
                 termination.end.failed(now, pace, None);
-                let text = "it still runs after its stop; it is stopped again";
-                self.calls.log(true, Some(&pod), text);
+                Some("it still runs after its stop; it is stopped again".to_owned())
             }
             Err(failure) => {
                 termination.end.failed(now, pace, Some(&failure));
-                self.calls.log(
-                    true,
-                    Some(&pod),
-                    format!("the runtime does not stop it: {failure}"),
-                );
+                Some(format!("the runtime does not stop it: {failure}"))
             }
+        };
+        if let Some(text) = trouble {
+            self.calls.log(true, Some(&pod), text);
         }
         // Under another mode than at the start, another component goes on with the pod.
         if let Some(pod) = self.pods.get(uid).cloned() {

@@ -68,7 +68,7 @@ impl Agent {
             Purpose::Clear => "its condition that was taken back is there again",
             _ => "its phase Failed was taken back by the kubelet",
         };
-        let pod: PodRef = super::disruption_target::pod_ref(pod);
+        let pod: PodRef = PodRef::of(pod);
         self.calls.log(true, Some(&pod), text);
     }
 }

@@ -12,12 +12,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Agent;
 use super::calls::{Part, Verb};
-use super::cancel::stands;
-use super::disruption_target::pod_ref;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::PodRef;
 use crate::protocol::event::RuntimeState;
 use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, salt};
+use crate::termination::patches::stands;
 
 /// Container runtimes stamp by the node's clock, which may differ from the API's.
 pub(super) const CLOCKS_DIFFER: Duration = Duration::from_secs(10);
@@ -93,7 +92,7 @@ impl Agent {
         for pod in lost {
             if self.boot_recovery.add_lost(&pod, now, self.settings.runtime) {
                 let text = "by the clock it ran before this boot: its node was lost";
-                self.calls.log(true, Some(&pod_ref(&pod)), text);
+                self.calls.log(true, Some(&PodRef::of(&pod)), text);
             }
         }
     }
@@ -140,7 +139,7 @@ impl Agent {
                 || self.boot_recovery.has(&pod.uid)
                 || self.evictions.has(&pod.uid);
             let lives = stands(pod, at) && pod.running_since.is_some();
-            (lives && !known).then(|| (pod.uid.clone(), (pod_ref(pod), at)))
+            (lives && !known).then(|| (pod.uid.clone(), (PodRef::of(pod), at)))
         };
         self.pods.iter().filter_map(suspect).collect()
     }

@@ -168,7 +168,7 @@ impl Agent {
                     pod.owner == Owner::DaemonSet || pod.source == PodSource::Static
                 })
         };
-        let cached = self.pods.iter().map(super::disruption_target::pod_ref);
+        let cached = self.pods.iter().map(PodRef::of);
         let terminations = self.shutdown.iter().flat_map(|shutdown| shutdown.terminations.values());
         let ended = terminations.map(|termination| termination.pod.clone());
         let all = cached.chain(ended).filter(|pod| !stays(&pod.uid));

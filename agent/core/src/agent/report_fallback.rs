@@ -6,7 +6,6 @@ use epilogue_common::outcome::{Failure, Outcome};
 
 use super::Agent;
 use super::calls::{Part, Verb};
-use super::disruption_target::{PATCH_STATUS, record};
 use super::release::Release;
 use crate::pod::PodUid;
 use crate::protocol::action::Purpose;
@@ -15,7 +14,7 @@ use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
 use crate::termination::attempt::{Follow, REPORT, Refusal};
 use crate::termination::patches;
-use crate::termination::progress::Terminator;
+use crate::termination::progress::{PATCH_STATUS, Terminator};
 
 /// How long a stopped pod certainly has no new container: a kubelet takes longer to start one.
 const PROOF_LASTS: Duration = Duration::from_millis(500);
@@ -54,9 +53,7 @@ impl Agent {
 
     pub(super) fn inspect_finished(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
         let now = self.clock.monotonic();
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let pace = shutdown.pace(uid);
-        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
+        let Some((termination, pace)) = self.termination(uid) else { return };
         match result {
             Ok(state) if state.nothing_runs() => {
                 termination.inspect.done();
@@ -123,7 +120,7 @@ impl Agent {
             }
             let body = patches::failed(pod, now.wall);
             termination.fail.sent();
-            self.writer.append([record(&termination.pod, Intent::Fail, now.wall)]);
+            self.writer.append([Record::intent(&termination.pod, Intent::Fail, now.wall)]);
             self.calls.patch(Part::Shutdown, Purpose::Fail, &termination.pod, body);
         }
         if stale {
@@ -133,15 +130,11 @@ impl Agent {
 
     pub(super) fn fail_finished(&mut self, uid: &PodUid, result: &Outcome<()>, refusal: Refusal) {
         let now = self.clock.monotonic();
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let pace = shutdown.pace(uid);
-        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
-        let pod = termination.pod.clone();
+        let Some((termination, pace)) = self.termination(uid) else { return };
         match termination.fail.settle(result, now, pace, REPORT.refused(refusal)) {
             Follow::Done => {
                 termination.acknowledge();
-                let intent = Intent::Fail;
-                self.writer.append([Record::Acknowledged { uid: uid.clone(), intent }]);
+                self.writer.append([Record::acknowledged(uid, Intent::Fail)]);
             }
             Follow::Gone => termination.acknowledge(),
             // The runtime's proof is older than the attempt.
@@ -150,7 +143,10 @@ impl Agent {
                 termination.inspect.want_again();
             }
             Follow::Retry => {}
-            Follow::Refused => self.calls.log_refusal(&pod, "the API refuses its phase", result),
+            Follow::Refused => {
+                let pod = termination.pod.clone();
+                self.calls.log_refusal(&pod, "the API refuses its phase", result);
+            }
         }
     }
 }

@@ -6,12 +6,12 @@ use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::Agent;
 use super::calls::{Part, Task, Verb};
-use super::disruption_target::PATCH_STATUS;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::{ActionId, Purpose};
 use crate::protocol::event::{ActionResult, RuntimeState};
 use crate::protocol::pressure::{Figures, Measured};
 use crate::termination::attempt::Refusal;
+use crate::termination::progress::PATCH_STATUS;
 
 impl Agent {
     /// Takes a result. The result of an action that is no longer under way is ignored.
@@ -98,6 +98,11 @@ impl Agent {
     /// Takes the pod as the API has it. A read for the removal of a mark serves a shutdown that has
     /// begun since.
     fn pod_read(&mut self, part: Part, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
+        match result {
+            Ok(Some(pod)) => drop(self.pods.observe((**pod).clone())),
+            Ok(None) => self.pods.gone(uid),
+            Err(_) => {}
+        }
         match part {
             Part::Eviction => self.victim_read(uid, result),
             _ if self.is_in_shutdown(uid) => self.read_finished(uid, result),

@@ -205,6 +205,13 @@ impl Agent {
         detect(self.kubelet.facts.as_ref(), armed_ago, self.allowed())
     }
 
+    /// A pod of the shutdown, and how its failed calls are repeated.
+    pub(super) fn termination(&mut self, uid: &PodUid) -> Option<(&mut PodTermination, Pace)> {
+        let shutdown = self.shutdown.as_mut()?;
+        let pace = shutdown.pace(uid);
+        Some((shutdown.terminations.get_mut(uid)?, pace))
+    }
+
     /// Takes up a shutdown: P0.
     pub(super) fn begin(&mut self, begin: &Begin) {
         // These facts may be a minute old. As far as is known, the kubelet was armed until now.
@@ -327,7 +334,7 @@ impl Agent {
             };
             let at = termination.marked_at;
             shutdown.recorded.insert(uid.clone(), Recorded { at, since, until: 0 });
-            records.push(super::disruption_target::intent(termination));
+            records.push(termination.mark_intent());
         }
         shutdown.intent_mark = self.writer.append(records);
         for recorded in shutdown.recorded.values_mut() {

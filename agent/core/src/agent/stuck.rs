@@ -18,7 +18,6 @@ use std::time::Duration;
 use epilogue_common::outcome::{Failure, Outcome};
 
 use super::calls::{Part, Task, Verb};
-use super::disruption_target::{PATCH_STATUS, pod_ref};
 use super::notices::{POD_FAILED, POD_STUCK, WOULD_FAIL};
 use super::refusals::FORBIDDEN_FOR;
 use super::status::WouldHave;
@@ -30,6 +29,7 @@ use crate::termination::attempt::{Attempt, Follow, Pace, REPORT, WAIT_MAX};
 use crate::termination::hanging::{
     Evidence, Finding, Hang, Judgement, KubeletLiveness, Obstacle, judge,
 };
+use crate::termination::progress::PATCH_STATUS;
 use crate::termination::{patches, stop_timeout};
 
 /// How long a runtime check describes the present.
@@ -75,7 +75,7 @@ struct Case {
 impl Case {
     fn new(pod: &PodView, liveness: KubeletLiveness) -> Self {
         Self {
-            pod: pod_ref(pod),
+            pod: PodRef::of(pod),
             liveness,
             inspect_due: false,
             seen: None,
@@ -355,7 +355,7 @@ impl Agent {
     fn send_stuck_fail(&mut self, pod: &PodView) {
         let wall = self.clock.now().wall;
         let body = patches::failed_for_deleter(pod, wall);
-        self.calls.patch(Part::Stuck, Purpose::Fail, &pod_ref(pod), body);
+        self.calls.patch(Part::Stuck, Purpose::Fail, &PodRef::of(pod), body);
     }
 
     /// Takes the API's response to the phase. After a failure, the next round checks the pod again.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::journal::Record;
 use super::pressure::Resource;
-use crate::pod::PodUid;
+use crate::pod::{PodUid, PodView};
 
 /// Identifies one action and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -24,6 +24,13 @@ pub struct PodRef {
     pub name: String,
     /// `metadata.uid`.
     pub uid: PodUid,
+}
+
+impl PodRef {
+    /// The pod of this object.
+    pub fn of(pod: &PodView) -> Self {
+        Self { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
+    }
 }
 
 /// An imperative for a sink.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::action::PodRef;
 use super::event::ShutdownKind;
 use crate::pod::PodUid;
 use crate::shutdown::Mode;
@@ -54,6 +55,19 @@ pub enum Record {
         /// The pods that the API had not shown as terminated by then.
         unreported: Vec<PodUid>,
     },
+}
+
+impl Record {
+    /// An intended write to a pod.
+    pub fn intent(pod: &PodRef, intent: Intent, at: Timestamp) -> Self {
+        let PodRef { namespace, name, uid } = pod.clone();
+        Self::Intent { uid, namespace, name, intent, at }
+    }
+
+    /// An acknowledged write to a pod.
+    pub fn acknowledged(uid: &PodUid, intent: Intent) -> Self {
+        Self::Acknowledged { uid: uid.clone(), intent }
+    }
 }
 
 /// A step for a pod.

@@ -26,9 +26,6 @@ impl Agent {
         result: &Outcome<Option<Box<PodView>>>,
     ) {
         let now = self.clock.monotonic();
-        if let Ok(Some(pod)) = result {
-            self.pods.observe((**pod).clone());
-        }
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
         let follow = victim.termination.read.settle(result, now, pace, REPEATABLE);

@@ -8,7 +8,6 @@ use epilogue_common::outcome::Failure;
 
 use super::super::Agent;
 use super::super::calls::Task;
-use super::super::disruption_target::{PATCH_STATUS, pod_ref};
 use super::super::notices::{LEFT_TO_KUBELET, WOULD_EVICT};
 use super::super::status::WouldHave;
 use super::effective_mode::EffectiveMode;
@@ -20,11 +19,11 @@ use crate::pressure::rank::{exceeds_asks, rank};
 use crate::pressure::signal::Signal;
 use crate::pressure::usage::{DiskLayout, PodUsage, is_critical};
 use crate::pressure::watch::Cause;
-use crate::protocol::action::Action;
+use crate::protocol::action::{Action, PodRef};
 use crate::protocol::pressure::{Figures, PodFigures, Resource};
 use crate::shutdown::candidates::BarePods;
 use crate::termination::attempt::{Attempt, Pace};
-use crate::termination::progress::Terminator;
+use crate::termination::progress::{PATCH_STATUS, Terminator};
 
 /// The interval between choices for a signal that the agent only observes.
 const OBSERVED_AGAIN: Duration = Duration::from_secs(10);
@@ -230,7 +229,7 @@ impl Agent {
         if !self.evictions.choices.may_report(&pod.uid, signal, now) {
             return;
         }
-        let pod = pod_ref(pod);
+        let pod = PodRef::of(pod);
         self.calls.log(false, Some(&pod), format!("would be evicted: {why}"));
         self.status.pressure.evictions.entry(signal).or_default().would += 1;
         *self.status.would_have.entry(WouldHave::Evict).or_default() += 1;
@@ -266,7 +265,7 @@ impl Agent {
         if !self.evictions.choices.may_report(&pod.uid, "left to the kubelet", now) {
             return;
         }
-        let pod = pod_ref(pod);
+        let pod = PodRef::of(pod);
         let text = format!(
             "It is first in rank for {cause} and has no controller: it is left to the kubelet, and \
              no other pod is evicted in its place. Let the agent terminate such pods by \

@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use super::super::Agent;
 use super::super::calls::{Part, Verb};
-use super::super::disruption_target::{PATCH_STATUS, pod_ref};
 use super::super::notices::{EVICTED, EVICTION_FAILED, EVICTION_SLOW};
 use super::effective_mode::EffectiveMode;
 use crate::pod::{Disruption, PodView, TERMINATION_BY_KUBELET};
 use crate::pressure::message::Description;
 use crate::pressure::watch::Cause;
-use crate::protocol::action::{Notice, Purpose, Reach};
+use crate::protocol::action::{Notice, PodRef, Purpose, Reach};
 use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, WAIT_MAX_HASTE, salt};
-use crate::termination::progress::{PodTermination, Terminator};
+use crate::termination::progress::{PATCH_STATUS, PodTermination, Terminator};
 use crate::termination::{patches, stop_timeout};
 
 /// The grace of a pod that exceeds its own limit. ([EV26])
@@ -107,7 +106,7 @@ impl Agent {
             }
             None => (OWN_LIMIT_GRACE_SECONDS, MARK_HARD),
         };
-        let mut termination = PodTermination::new(pod_ref(pod), terminator, now.wall);
+        let mut termination = PodTermination::new(PodRef::of(pod), terminator, now.wall);
         termination.grace_seconds = grace_seconds;
         if let Some(cause) = &why.cause {
             termination.mark = Attempt::wanted();

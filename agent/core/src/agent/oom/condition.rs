@@ -83,7 +83,7 @@ impl Conditions {
             let attempt =
                 if needs(pod, &cause) { Attempt::wanted() } else { Attempt::done_by_others() };
             let condition = Condition {
-                pod: super::super::disruption_target::pod_ref(pod),
+                pod: PodRef::of(pod),
                 cause,
                 since: now,
                 attempt,

@@ -18,10 +18,10 @@ use epilogue_common::outcome::Failure;
 
 use super::Agent;
 use super::calls::{Part, Verb};
-use super::disruption_target::pod_ref;
 use super::notices::{CHILD_OOM_KILLED, OOM_KILLED, OOMD_KILLED};
 use super::status::OomStatus;
 use crate::pod::{PodUid, PodView};
+use crate::protocol::action::PodRef;
 use crate::protocol::event::RuntimeState;
 use crate::protocol::pressure::{OomConstraint, OomKill, OomdKill};
 use condition::{Conditions, OomCondition};
@@ -157,7 +157,7 @@ impl Agent {
         kill.name_by(pod);
         if self.settings.runtime && kill.needs_inspect() && self.calls.has_room_to_inspect() {
             kill.inspect = Inspect::Asked;
-            self.calls.ask_runtime(Part::Oom, Verb::Inspect, pod_ref(pod));
+            self.calls.ask_runtime(Part::Oom, Verb::Inspect, PodRef::of(pod));
         }
     }
 
@@ -222,7 +222,7 @@ impl Agent {
         let Some(pod) = self.pods.get(&place.0) else { return };
         kill.name_by(pod);
         let message = words::message(kill, pod);
-        let pod = pod_ref(pod);
+        let pod = PodRef::of(pod);
         match kill.what.container_lives {
             Some(true) => {
                 let children = self.oom.children.entry(place.clone()).or_default();
@@ -257,7 +257,7 @@ impl Agent {
                 1 => format!("{} {lives}", children.message),
                 _ => format!("{} {lives} It was the last of {count}.", children.message),
             };
-            reported.push((pod_ref(pod), message));
+            reported.push((PodRef::of(pod), message));
         }
         for (pod, message) in reported {
             self.calls.log(true, Some(&pod), message.clone());
@@ -287,8 +287,8 @@ impl Agent {
             };
             self.oom.counted.oomd_kills += 1;
             self.want_oom_condition(&pod, cause);
-            self.calls.log(true, Some(&pod_ref(&pod)), message.clone());
-            self.emit_pod_event(pod_ref(&pod), OOMD_KILLED, &message);
+            self.calls.log(true, Some(&PodRef::of(&pod)), message.clone());
+            self.emit_pod_event(PodRef::of(&pod), OOMD_KILLED, &message);
         }
     }
 }
