@@ -14,7 +14,7 @@ use crate::shutdown::Mode;
 use crate::shutdown::candidates::{
     BarePods, Scope, excluded, is_ended_by_us, mark_reason, pre_mark,
 };
-use crate::termination::attempt::{Attempt, Follow, MARK, REPEATABLE, Refusal};
+use crate::termination::attempt::{Attempt, Follow, REPEATABLE};
 use crate::termination::patches;
 use crate::termination::progress::{PATCH_STATUS, PodTermination, Terminator};
 
@@ -220,28 +220,15 @@ impl Agent {
         }
     }
 
-    pub(super) fn mark_finished(&mut self, uid: &PodUid, result: &Outcome<()>, refusal: Refusal) {
-        let now = self.clock.monotonic();
-        let Some((termination, pace)) = self.termination(uid) else { return };
-        let pod = termination.pod.clone();
-        match termination.mark.settle(result, now, pace, MARK.refused(refusal)) {
-            Follow::Done => {
-                let reports =
-                    matches!(termination.terminator, Terminator::Kubelet | Terminator::None);
-                let must_emit = reports && !std::mem::replace(&mut termination.event_sent, true);
-                self.writer.append([Record::acknowledged(uid, Intent::Mark)]);
-                if must_emit {
-                    let text = "DisruptionTarget set: the node shuts down.";
-                    self.emit_pod_event(pod, POD_MARKED, text);
-                }
-            }
-            Follow::Gone => termination.acknowledge(),
-            Follow::Reread => termination.read.want_again(),
-            Follow::Retry => {}
-            Follow::Refused => {
-                let text = "the API refuses its DisruptionTarget; it is terminated without";
-                self.calls.log_refusal(&pod, text, result);
-            }
+    /// Records that the API has a pod's mark. If the agent does not terminate the pod, this is what
+    /// it reports.
+    pub(super) fn note_mark(&mut self, uid: &PodUid) {
+        self.writer.append([Record::acknowledged(uid, Intent::Mark)]);
+        let Some((termination, _)) = self.termination(uid) else { return };
+        let reports = matches!(termination.terminator, Terminator::Kubelet | Terminator::None);
+        if reports && !std::mem::replace(&mut termination.event_sent, true) {
+            let pod = termination.pod.clone();
+            self.emit_pod_event(pod, POD_MARKED, "DisruptionTarget set: the node shuts down.");
         }
     }
 

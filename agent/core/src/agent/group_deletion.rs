@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use epilogue_common::outcome::{Failure, Outcome};
+use epilogue_common::outcome::Failure;
 
 use super::Agent;
 use super::calls::Part;
@@ -15,7 +15,7 @@ use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
 use crate::shutdown::plan::{Stage, TerminationPlan};
-use crate::termination::attempt::{Attempt, END, Follow, Refusal};
+use crate::termination::attempt::Attempt;
 use crate::termination::clock::Clock;
 use crate::termination::progress::{PodTermination, Terminator, all_known_exited, would_succeed};
 use crate::termination::stop_timeout;
@@ -176,27 +176,8 @@ impl Agent {
         }
     }
 
-    pub(super) fn end_finished(&mut self, uid: &PodUid, result: &Outcome<()>, refusal: Refusal) {
-        let now = self.clock.monotonic();
-        let Some((termination, pace)) = self.termination(uid) else { return };
-        if termination.terminator == Terminator::Stop {
-            // The mode has changed since: now the runtime terminates the pod.
-            return;
-        }
-        match termination.end.settle(result, now, pace, END.refused(refusal)) {
-            Follow::Done => self.note_ended(uid, "Terminated by the agent: the node shuts down."),
-            Follow::Gone => termination.acknowledge(),
-            Follow::Reread | Follow::Retry => {}
-            Follow::Refused => {
-                let text = "the API refuses its termination, which is given up";
-                let pod = termination.pod.clone();
-                self.calls.log_refusal(&pod, text, result);
-            }
-        }
-    }
-
     /// Records that the pod's termination has an effect.
-    fn note_ended(&mut self, uid: &PodUid, text: &str) {
+    pub(super) fn note_ended(&mut self, uid: &PodUid, text: &str) {
         self.writer.append([Record::acknowledged(uid, Intent::End)]);
         let Some((termination, _)) = self.termination(uid) else { return };
         if !std::mem::replace(&mut termination.event_sent, true) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use epilogue_common::outcome::{Failure, Outcome};
+use epilogue_common::outcome::Failure;
 
 use super::Agent;
 use super::calls::{Part, Verb};
@@ -12,7 +12,6 @@ use crate::protocol::action::Purpose;
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
-use crate::termination::attempt::{Follow, REPORT, Refusal};
 use crate::termination::patches;
 use crate::termination::progress::{PATCH_STATUS, Terminator};
 
@@ -125,28 +124,6 @@ impl Agent {
         }
         if stale {
             self.send_inspects();
-        }
-    }
-
-    pub(super) fn fail_finished(&mut self, uid: &PodUid, result: &Outcome<()>, refusal: Refusal) {
-        let now = self.clock.monotonic();
-        let Some((termination, pace)) = self.termination(uid) else { return };
-        match termination.fail.settle(result, now, pace, REPORT.refused(refusal)) {
-            Follow::Done => {
-                termination.acknowledge();
-                self.writer.append([Record::acknowledged(uid, Intent::Fail)]);
-            }
-            Follow::Gone => termination.acknowledge(),
-            // The runtime's proof is older than the attempt.
-            Follow::Reread => {
-                termination.read.want_again();
-                termination.inspect.want_again();
-            }
-            Follow::Retry => {}
-            Follow::Refused => {
-                let pod = termination.pod.clone();
-                self.calls.log_refusal(&pod, "the API refuses its phase", result);
-            }
         }
     }
 }

@@ -9,9 +9,10 @@ use super::calls::{Part, Task, Verb};
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::{ActionId, Purpose};
 use crate::protocol::event::{ActionResult, RuntimeState};
+use crate::protocol::journal::{Intent, Record};
 use crate::protocol::pressure::{Figures, Measured};
-use crate::termination::attempt::Refusal;
-use crate::termination::progress::PATCH_STATUS;
+use crate::termination::attempt::{END, Follow, MARK, REPORT, Refusal};
+use crate::termination::progress::{PATCH_STATUS, Terminator};
 
 impl Agent {
     /// Takes a result. The result of an action that is no longer under way is ignored.
@@ -63,20 +64,64 @@ impl Agent {
         let right = self.right(part, verb, uid);
         let refusal = right.map(|right| self.hear_of_right(right, uid, result));
         let refusal = refusal.unwrap_or(Refusal::Final);
-        match (part, verb) {
-            (Part::Shutdown, Verb::Patch(Purpose::Mark)) => {
-                self.mark_finished(uid, result, refusal);
+        match part {
+            Part::Shutdown => self.termination_written(verb, uid, result, refusal),
+            Part::Eviction => self.victim_written(verb, uid, result),
+            Part::Revocation => self.revocation_finished(uid, result),
+            Part::BootRecovery => self.recovery_patched(uid, result),
+            Part::Stuck => self.stuck_failed(uid, result),
+            Part::Oom => self.oom_condition_finished(uid, result),
+            Part::Drained | Part::Journaled | Part::Survivors => {}
+        }
+    }
+
+    /// Takes the API's answer to a pod's mark, termination or phase in a shutdown.
+    fn termination_written(
+        &mut self,
+        verb: Verb,
+        uid: &PodUid,
+        result: &Outcome<()>,
+        refusal: Refusal,
+    ) {
+        let now = self.clock.monotonic();
+        let Some((termination, pace)) = self.termination(uid) else { return };
+        // The mode has changed since: now the runtime terminates the pod.
+        if verb == Verb::End && termination.terminator == Terminator::Stop {
+            return;
+        }
+        let (attempt, rule, refused) = match verb {
+            Verb::Patch(Purpose::Mark) => {
+                let refused = "the API refuses its DisruptionTarget; it is terminated without";
+                (&mut termination.mark, MARK, refused)
             }
-            (Part::Shutdown, Verb::End) => self.end_finished(uid, result, refusal),
-            (Part::Shutdown, _) => self.fail_finished(uid, result, refusal),
-            (Part::Eviction, Verb::Patch(Purpose::Mark)) => self.victim_marked(uid, result),
-            (Part::Eviction, Verb::End) => self.victim_deleted(uid, result),
-            (Part::Eviction, _) => self.victim_failed(uid, result),
-            (Part::Revocation, _) => self.revocation_finished(uid, result),
-            (Part::BootRecovery, _) => self.recovery_patched(uid, result),
-            (Part::Stuck, _) => self.stuck_failed(uid, result),
-            (Part::Oom, _) => self.oom_condition_finished(uid, result),
-            (Part::Drained | Part::Journaled | Part::Survivors, _) => {}
+            Verb::End => {
+                let refused = "the API refuses its termination, which is given up";
+                (&mut termination.end, END, refused)
+            }
+            _ => (&mut termination.fail, REPORT, "the API refuses its phase"),
+        };
+        match (attempt.settle(result, now, pace, rule.refused(refusal)), verb) {
+            (Follow::Done, Verb::Patch(Purpose::Mark)) => self.note_mark(uid),
+            (Follow::Done, Verb::End) => {
+                self.note_ended(uid, "Terminated by the agent: the node shuts down.");
+            }
+            (Follow::Done, _) => {
+                termination.acknowledge();
+                self.writer.append([Record::acknowledged(uid, Intent::Fail)]);
+            }
+            (Follow::Gone, _) => termination.acknowledge(),
+            (Follow::Reread, _) => {
+                termination.read.want_again();
+                // The runtime's proof is older than the attempt.
+                if verb == Verb::Patch(Purpose::Fail) {
+                    termination.inspect.want_again();
+                }
+            }
+            (Follow::Retry, _) => {}
+            (Follow::Refused, _) => {
+                let pod = termination.pod.clone();
+                self.calls.log_refusal(&pod, refused, result);
+            }
         }
     }
 

@@ -3,19 +3,41 @@
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::super::Agent;
+use super::super::calls::Verb;
 use crate::pod::{PodUid, PodView};
+use crate::protocol::action::Purpose;
 use crate::protocol::event::RuntimeState;
 use crate::termination::attempt::{Attempt, END, EVICTION, Follow, REPEATABLE};
 use crate::termination::progress::would_succeed;
 
 impl Agent {
-    pub(in super::super) fn victim_marked(&mut self, uid: &PodUid, result: &Outcome<()>) {
+    /// Takes the API's answer to the mark, the termination or the phase.
+    pub(in super::super) fn victim_written(
+        &mut self,
+        verb: Verb,
+        uid: &PodUid,
+        result: &Outcome<()>,
+    ) {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
-        match victim.termination.mark.settle(result, now, pace, EVICTION) {
+        let termination = &mut victim.termination;
+        let (attempt, rule) = match verb {
+            Verb::Patch(Purpose::Mark) => (&mut termination.mark, EVICTION),
+            Verb::End => (&mut termination.end, END),
+            _ => (&mut termination.fail, EVICTION),
+        };
+        match attempt.settle(result, now, pace, rule) {
             Follow::Gone => victim.gone = true,
-            Follow::Reread => victim.termination.read.want_again(),
+            // The runtime's proof is older than this write: the agent checks both first.
+            Follow::Reread => {
+                termination.read.want_again();
+                termination.proven_at = None;
+            }
+            Follow::Refused if verb == Verb::Patch(Purpose::Fail) => {
+                let text = "the API refuses its phase, the kubelet reports it";
+                self.calls.log_refusal(&termination.pod, text, result);
+            }
             Follow::Done | Follow::Retry | Follow::Refused => {}
         }
     }
@@ -30,13 +52,6 @@ impl Agent {
         let pace = victim.pace();
         let follow = victim.termination.read.settle(result, now, pace, REPEATABLE);
         victim.gone |= follow == Follow::Gone || matches!(result, Ok(None));
-    }
-
-    pub(in super::super) fn victim_deleted(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        let now = self.clock.monotonic();
-        let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
-        let pace = victim.pace();
-        victim.gone |= victim.termination.end.settle(result, now, pace, END) == Follow::Gone;
     }
 
     pub(in super::super) fn victim_stopped(
@@ -131,26 +146,6 @@ impl Agent {
         let termination = &mut victim.termination;
         termination.proven_at = Some(now);
         termination.runtime = Some(state);
-    }
-
-    pub(in super::super) fn victim_failed(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        let now = self.clock.monotonic();
-        let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
-        let pace = victim.pace();
-        let termination = &mut victim.termination;
-        match termination.fail.settle(result, now, pace, EVICTION) {
-            Follow::Gone => victim.gone = true,
-            // The runtime's proof is older than this write: the agent checks both first.
-            Follow::Reread => {
-                termination.read.want_again();
-                termination.proven_at = None;
-            }
-            Follow::Done | Follow::Retry => {}
-            Follow::Refused => {
-                let text = "the API refuses its phase, the kubelet reports it";
-                self.calls.log_refusal(&termination.pod, text, result);
-            }
-        }
     }
 }
 
