@@ -32,7 +32,7 @@ use crate::cri::Runtime;
 use crate::driver::{Driver, Parts, Shown};
 use crate::host::Host;
 use crate::memory_lock;
-use crate::metrics::{Metrics, PressureCollector, StatusCollector, TokenCollector};
+use crate::metrics::{Metrics, StatusCollector, TokenCollector};
 use crate::sink::api::ApiSink;
 use crate::sink::events::{EventSink, EventWriter};
 use crate::sink::journal::JournalSink;
@@ -205,7 +205,6 @@ impl Shared {
         process::register(&registry, env!("CARGO_PKG_VERSION"), REVISION)?;
         let metrics = Metrics::new(&registry)?;
         registry.register(Box::new(StatusCollector::new(shown.status.subscribe())?))?;
-        registry.register(Box::new(PressureCollector::new(shown.status.subscribe())?))?;
         if let Some(file) = &api.auth_info.token_file {
             registry.register(Box::new(TokenCollector::new(file)?))?;
         }
