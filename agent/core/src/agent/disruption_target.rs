@@ -6,7 +6,7 @@ use super::Agent;
 use super::calls::Part;
 use super::mode::Detected;
 use super::notices::POD_MARKED;
-use super::shutdown_run::Recorded;
+use super::shutdown::Recorded;
 use crate::pod::{Owner, PodUid, PodView};
 use crate::protocol::action::{PodRef, Purpose};
 use crate::protocol::journal::{Intent, Record};

@@ -8,7 +8,7 @@ use epilogue_common::outcome::Failure;
 use super::Agent;
 use super::calls::Part;
 use super::notices::POD_STOPPED;
-use super::shutdown_run::Shutdown;
+use super::shutdown::ActiveStage;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::Reach;
 use crate::protocol::event::RuntimeState;
@@ -16,33 +16,8 @@ use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
 use crate::shutdown::plan::{Stage, TerminationPlan};
 use crate::termination::attempt::Attempt;
-use crate::termination::clock::Clock;
 use crate::termination::progress::{PodTermination, Terminator, all_known_exited, would_succeed};
 use crate::termination::stop_timeout;
-
-/// One priority group, or several together, under way.
-#[derive(Debug)]
-pub(super) struct ActiveStage {
-    ends_at: Duration,
-    pods: Vec<PodUid>,
-}
-
-impl ActiveStage {
-    /// Whether all its pods have ended, or its share of the time is over.
-    fn is_over(&self, shutdown: &Shutdown, clock: &Clock) -> bool {
-        let ended = |uid| {
-            shutdown.terminations.get(uid).is_none_or(|termination| {
-                let stopped =
-                    termination.terminator == Terminator::Stop && termination.end.is_done();
-                termination.reported
-                    || stopped
-                    || termination.end.is_given_up()
-                    || termination.end.is_held_back()
-            })
-        };
-        self.pods.iter().all(ended) || clock.reached(self.ends_at)
-    }
-}
 
 /// Whether the agent has to terminate the pod and has not begun.
 fn is_to_end(termination: &PodTermination) -> bool {

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 
 use super::Agent;
 use super::calls::{Part, Verb};
-use super::release::Release;
-use super::shutdown_run::{Begin, Recorded, Shutdown};
+use super::shutdown::Release;
+use super::shutdown::{Recorded, Shutdown};
 use crate::pod::PodUid;
 use crate::protocol::action::PodRef;
 use crate::protocol::event::{RuntimeState, ShutdownKind};
@@ -173,7 +173,7 @@ impl Agent {
         }
         if self.logind.is_preparing() {
             if let Some(journaled) = self.journaled.take() {
-                self.begin(&Begin::resumed(journaled));
+                self.resume(journaled);
             }
             return;
         }

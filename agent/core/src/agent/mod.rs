@@ -41,6 +41,7 @@ mod refusals;
 mod release;
 mod report_fallback;
 mod results;
+mod shutdown;
 mod shutdown_run;
 mod standing;
 mod status;
@@ -77,7 +78,7 @@ use calls::Calls;
 use journal_replay::JournaledShutdown;
 use notices::Notices;
 use pods::Pods;
-use shutdown_run::Shutdown;
+use shutdown::Shutdown;
 use standing::{KubeletMemory, Logind};
 use writer::Writer;
 

@@ -8,7 +8,7 @@ use epilogue_common::outcome::Outcome;
 use epilogue_common::readiness::{DelayLock, Readiness};
 
 use super::calls::Task;
-use super::release::Release;
+use super::shutdown::Release;
 use super::{Agent, LockState};
 use crate::protocol::action::Action;
 use crate::protocol::event::NodeView;

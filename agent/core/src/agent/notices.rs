@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::Agent;
 use super::calls::Task;
-use super::shutdown_run::Shutdown;
+use super::shutdown::Shutdown;
 use crate::pressure::message::REASON_EVICTED;
 use crate::protocol::action::{Action, Notice, PodRef};
 

@@ -10,7 +10,7 @@ use epilogue_common::outcome::{FailureKind, Outcome};
 
 use super::Agent;
 use super::notices::NOT_PERMITTED;
-use super::shutdown_run::Shutdown;
+use super::shutdown::Shutdown;
 use crate::pod::PodUid;
 use crate::termination::attempt::Refusal;
 use crate::termination::clock::Clock;

@@ -10,7 +10,7 @@ use super::Agent;
 use super::calls::{Part, Verb};
 use super::left::{number, words};
 use super::notices::{COMPLETE, UNREPORTED};
-use super::shutdown_run::{KUBELET_GONE, Shutdown};
+use super::shutdown::{KUBELET_GONE, Release};
 use crate::pod::{Owner, PodSource, PodUid, PodView};
 use crate::protocol::action::PodRef;
 use crate::protocol::event::RuntimeState;
@@ -21,39 +21,6 @@ use crate::termination::progress::PodTermination;
 
 /// How long a drained record is retried on one proof.
 const DRAINED_LASTS: Duration = Duration::from_secs(1);
-
-/// The progress of the release.
-#[derive(Debug)]
-pub(super) enum Release {
-    /// The agent holds the lock and awaits reports.
-    Holding,
-    /// The agent asks the runtime whether anything runs.
-    Inspecting(BTreeMap<PodUid, (PodRef, Attempt)>),
-    /// The drained record is being written since then, on CLOCK_MONOTONIC.
-    Drained(Duration),
-    /// The summary is being written to the disk.
-    Closing(u64),
-    /// The lock is being released.
-    Unlocking,
-    /// The lock is gone; late results are still recorded.
-    Released,
-}
-
-impl Shutdown {
-    /// Whether no open work justifies holding the lock.
-    fn is_settled(&self) -> bool {
-        let open = |termination: &PodTermination| {
-            termination.is_awaited()
-                || termination.is_unacknowledged()
-                || termination.end.is_in_flight()
-        };
-        self.step > Step::Intent && !self.terminations.values().any(open)
-    }
-
-    fn time_is_over(&self, now: Duration) -> bool {
-        self.elapsed(now) >= self.ends.end
-    }
-}
 
 impl Agent {
     pub(super) fn advance_release(&mut self) {

@@ -6,7 +6,7 @@ use epilogue_common::outcome::Failure;
 
 use super::Agent;
 use super::calls::{Part, Verb};
-use super::release::Release;
+use super::shutdown::Release;
 use crate::pod::PodUid;
 use crate::protocol::action::Purpose;
 use crate::protocol::event::RuntimeState;

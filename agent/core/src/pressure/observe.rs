@@ -1,8 +1,13 @@
 //! Reads memory, processes and stalls from the host's files, as the kubelet does. The texts are
 //! arguments; no text causes a panic.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use serde::Serialize;
 use thiserror::Error;
+
+use super::signal::Signal;
 
 /// A cgroup's limit above this value means no limit. ([EV2])
 const UNLIMITED_MIN: u64 = 1 << 62;
@@ -14,6 +19,47 @@ pub struct Observation {
     pub available: u64,
     /// Total amount.
     pub capacity: u64,
+}
+
+/// One measurement of one signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Measured values.
+    pub observation: Observation,
+    /// Time of the measurement, on the monotonic clock.
+    pub at: Duration,
+}
+
+/// Measurements by signal; a signal that could not be measured is missing. ([EV7])
+pub type Measurements = BTreeMap<Signal, Measured>;
+
+/// Usage by location, in bytes or inodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DiskUsage {
+    /// The containers' writable layers.
+    pub rootfs: u64,
+    /// Logs.
+    pub logs: u64,
+    /// hostPath, configMap and emptyDir with the default medium.
+    pub volumes: u64,
+}
+
+impl DiskUsage {
+    /// Sum of all locations.
+    pub fn sum(self) -> u64 {
+        self.rootfs.saturating_add(self.logs).saturating_add(self.volumes)
+    }
+}
+
+/// Which file systems are on their own devices. ([EV5])
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum DiskLayout {
+    /// All are on one device.
+    Single,
+    /// Images and writable layers share their own device.
+    DedicatedImages,
+    /// Images have their own device; writable layers are on the node's.
+    Split,
 }
 
 /// A text lacks an expected field.

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::message::Shortage;
 use super::observe::Observation;
+pub use super::observe::{Measured, Measurements};
 use super::signal::Signal;
 use super::thresholds::Threshold;
 use crate::pod::PodUid;
@@ -43,18 +44,6 @@ pub struct EvictionConfig {
     /// Maximum grace of a victim of a soft threshold; `None` leaves the pod's own grace.
     pub soft_grace_seconds_max: Option<u32>,
 }
-
-/// One measurement of one signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measured {
-    /// Measured values.
-    pub observation: Observation,
-    /// Time of the measurement, on the monotonic clock.
-    pub at: Duration,
-}
-
-/// Measurements by signal; a signal that could not be measured is missing. ([EV7])
-pub type Measurements = BTreeMap<Signal, Measured>;
 
 /// A shortage for which a pod terminates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
