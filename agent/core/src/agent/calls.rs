@@ -178,15 +178,13 @@ impl Calls {
     pub(super) fn stop(
         &mut self,
         part: Part,
-        termination: &mut PodTermination,
         view: &PodView,
+        grace_seconds: u32,
         reach: Reach,
         stop_timeout: Duration,
     ) {
-        termination.end.sent();
-        let pod = termination.pod.clone();
+        let (pod, sidecars) = (PodRef::of(view), view.sidecars.clone());
         let task = Task::Pod(part, Verb::Stop, pod.uid.clone());
-        let (grace_seconds, sidecars) = (termination.grace_seconds, view.sidecars.clone());
         self.send(task, Action::StopPod { pod, grace_seconds, sidecars, reach, stop_timeout });
     }
 

@@ -144,7 +144,9 @@ impl Agent {
                 }
                 (Terminator::Stop, _) => {
                     let wait = stop_timeout::in_haste(&termination.end);
-                    self.calls.stop(Part::Shutdown, termination, pod, Reach::Pod, wait);
+                    let grace = termination.grace_seconds;
+                    termination.end.sent();
+                    self.calls.stop(Part::Shutdown, pod, grace, Reach::Pod, wait);
                 }
                 _ => {}
             }

@@ -64,6 +64,14 @@ impl<T: Clone + PartialEq> Write<T> {
     fn is_open(&self) -> bool {
         self.attempt.is_open()
     }
+
+    fn settle(&mut self, result: &Outcome<()>, now: Duration, pace: Pace, refusal: Refusal) {
+        let changed = self.under_way.take() != self.wanted;
+        self.attempt.settle(result, now, pace, REPEATABLE.refused(refusal));
+        if changed {
+            self.attempt = Attempt::wanted();
+        }
+    }
 }
 
 impl Write<String> {
@@ -186,48 +194,25 @@ impl Agent {
         }
     }
 
-    pub(super) fn announced(&mut self, result: &Outcome<()>) {
-        let pace = self.node_pace();
-        let passing = self.hear_of_node_right(PATCH_NODES, result);
-        settle(&mut self.node.announce, result, self.clock.monotonic(), pace, passing);
-        if self
-            .shutdown
-            .as_ref()
-            .is_none_or(|shutdown| !matches!(shutdown.release, Release::Drained(_)))
-        {
-            self.node.drop_drained();
+    /// Takes the API's answer to a write of the annotations or the taint.
+    pub(super) fn node_written(&mut self, task: &Task, result: &Outcome<()>) {
+        let (now, pace) = (self.clock.monotonic(), self.node_pace());
+        let refusal = self.hear_of_node_right(PATCH_NODES, result);
+        match task {
+            Task::Publish => self.node.publish.settle(result, now, pace, refusal),
+            Task::Taint => self.node.taint.settle(result, now, pace, refusal),
+            _ => {
+                self.node.announce.settle(result, now, pace, refusal);
+                let release = self.shutdown.as_ref().map(|shutdown| &shutdown.release);
+                if !matches!(release, Some(Release::Drained(_))) {
+                    self.node.drop_drained();
+                }
+            }
         }
-    }
-
-    pub(super) fn published(&mut self, result: &Outcome<()>) {
-        let pace = self.node_pace();
-        let passing = self.hear_of_node_right(PATCH_NODES, result);
-        settle(&mut self.node.publish, result, self.clock.monotonic(), pace, passing);
-    }
-
-    pub(super) fn tainted(&mut self, result: &Outcome<()>) {
-        let pace = self.node_pace();
-        let passing = self.hear_of_node_right(PATCH_NODES, result);
-        settle(&mut self.node.taint, result, self.clock.monotonic(), pace, passing);
     }
 
     fn node_pace(&self) -> Pace {
         let hurry = self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.is_released());
         Pace { wait_max: if hurry { WAIT_MAX_HASTE } else { WAIT_MAX }, latest: None, salt: 1 }
-    }
-}
-
-fn settle<T: Clone + PartialEq>(
-    write: &mut Write<T>,
-    result: &Outcome<()>,
-    now: Duration,
-    pace: Pace,
-    passing: bool,
-) {
-    let changed = write.under_way.take() != write.wanted;
-    let refusal = if passing { Refusal::Passing } else { Refusal::Final };
-    write.attempt.settle(result, now, pace, REPEATABLE.refused(refusal));
-    if changed {
-        write.attempt = Attempt::wanted();
     }
 }

@@ -136,23 +136,27 @@ impl Agent {
         refusal
     }
 
-    /// Records the API's response about the node: there is no second object to compare with.
-    pub(super) fn hear_of_node_right(&mut self, verb: &'static str, result: &Outcome<()>) -> bool {
+    /// Records the API's response about the node, and returns how to handle a refusal: there is no
+    /// second object to compare with.
+    pub(super) fn hear_of_node_right(
+        &mut self,
+        verb: &'static str,
+        result: &Outcome<()>,
+    ) -> Refusal {
         let now = self.clock.monotonic();
         let asked = self.refusals.verbs.entry(verb).or_default();
-        let Err(failure) = result else {
-            asked.grant();
-            return false;
-        };
-        if failure.kind != FailureKind::Forbidden {
-            return false;
+        match result {
+            Ok(()) => asked.grant(),
+            Err(failure) if failure.kind == FailureKind::Forbidden => {
+                asked.since.get_or_insert(now);
+                if self.refusals.is_patient(verb, now) {
+                    return Refusal::Passing;
+                }
+                self.stop_verb(verb, &failure.to_string());
+            }
+            Err(_) => {}
         }
-        asked.since.get_or_insert(now);
-        if self.refusals.is_patient(verb, now) {
-            return true;
-        }
-        self.stop_verb(verb, &failure.to_string());
-        false
+        Refusal::Final
     }
 
     /// Stops a verb that is still refused after its time. Calls without a response prove nothing.

@@ -32,9 +32,9 @@ impl Agent {
                     self.calls.log(true, None, text);
                 }
             }
-            Task::Announce => self.announced(&done(result)),
-            Task::Publish => self.published(&done(result)),
-            Task::Taint => self.tainted(&done(result)),
+            Task::Announce | Task::Publish | Task::Taint => {
+                self.node_written(&task, &done(result));
+            }
             Task::EmitEvent => {}
             Task::Measure => self.measured(measured(result)),
             Task::MeasurePods(of) => self.pods_measured(of, figures(result)),

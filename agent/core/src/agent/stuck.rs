@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use epilogue_common::outcome::{Failure, Outcome};
 
-use super::calls::{Part, Task, Verb};
+use super::calls::{Part, Verb};
 use super::notices::{POD_FAILED, POD_STUCK, WOULD_FAIL};
 use super::refusals::FORBIDDEN_FOR;
 use super::status::WouldHave;
 use super::{Agent, Enforcement, StuckStatus};
 use crate::pod::{PodSource, PodUid, PodView};
-use crate::protocol::action::{Action, PodRef, Purpose, Reach};
+use crate::protocol::action::{PodRef, Purpose, Reach};
 use crate::protocol::event::RuntimeState;
 use crate::termination::attempt::{Attempt, Follow, Pace, REPORT, WAIT_MAX};
 use crate::termination::hanging::{
@@ -322,19 +322,13 @@ impl Agent {
                     return;
                 }
                 case.stops += 1;
-                let action = Action::StopPod {
-                    pod: case.pod.clone(),
-                    // If a container has started since, it gets the grace that its kubelet would
-                    // give it.
-                    grace_seconds: pod.deletion_grace_seconds.unwrap_or_default(),
-                    sidecars: pod.sidecars.clone(),
-                    reach: Reach::Pod,
-                    stop_timeout: stop_timeout::at_ease(case.stops.saturating_sub(1)),
-                };
+                // If a container has started since, it gets the grace that its kubelet would give
+                // it.
+                let grace = pod.deletion_grace_seconds.unwrap_or_default();
+                let wait = stop_timeout::at_ease(case.stops.saturating_sub(1));
                 let text = "nothing runs in its sandbox any more, which is stopped";
                 self.calls.log(false, Some(&case.pod), text);
-                let task = Task::Pod(Part::Stuck, Verb::Stop, pod.uid.clone());
-                self.calls.send(task, action);
+                self.calls.stop(Part::Stuck, pod, grace, Reach::Pod, wait);
             }
             Judgement::Fail => {
                 if case.written_at.is_some_and(|at| now < at + pace) {

@@ -362,7 +362,8 @@ impl Agent {
             // sandbox.
             let reach = if termination.end.was_sent() { Reach::Pod } else { Reach::Containers };
             let wait = stop_timeout::at_ease(termination.end.failures());
-            self.calls.stop(Part::Eviction, termination, pod, reach, wait);
+            termination.end.sent();
+            self.calls.stop(Part::Eviction, pod, termination.grace_seconds, reach, wait);
         }
         Fate::GoesOn
     }
