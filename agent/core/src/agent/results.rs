@@ -18,7 +18,8 @@ impl Agent {
     /// Takes a result. The result of an action that is no longer under way is ignored.
     pub(super) fn finished(&mut self, id: ActionId, result: ActionResult) {
         let Some(task) = self.calls.finish(id) else { return };
-        if task.is_api() {
+        // The shell queues an event, and answers before the API does.
+        if task.is_api() && task != Task::EmitEvent {
             self.note_reachable(&result);
         }
         self.note_written(&task, &result);
