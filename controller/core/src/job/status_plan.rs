@@ -279,8 +279,11 @@ fn counts_wait(plan: &PodPlan, status: &JobStatus) -> Option<SignedDuration> {
         (None, PodStage::Create(_)) => facts.now,
         (since, _) => since?,
     };
-    let left = facts.counts_max.saturating_sub(facts.now.duration_since(since));
-    if left <= SignedDuration::ZERO || !shows_only_new_pods(status, facts) {
+    let waited = facts.now.duration_since(since);
+    let left = facts.counts_max.saturating_sub(waited);
+    // A clock that was set back measures nothing.
+    let is_over = left <= SignedDuration::ZERO || waited.is_negative();
+    if is_over || !shows_only_new_pods(status, facts) {
         return None;
     }
     Some(left.min(COUNTS_CHECK))

@@ -247,6 +247,14 @@ fn the_count_of_new_pods_waits_for_a_second_at_most() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_makes_no_count_wait_for_longer() {
+    let mut api = patient(job().size(2, 2));
+    sync(&mut api);
+    api.now -= SignedDuration::from_hours(1);
+    assert_eq!(sync(&mut api).writes.len(), 1);
+}
+
+#[test]
 fn what_others_act_on_does_not_wait() {
     let mut api = patient(job().size(2, 2));
     sync(&mut api);
