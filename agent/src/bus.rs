@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use agent_core::check::facts::{Answer, CallError};
+use agent_core::check::facts::Refusal;
 use epilogue_common::outcome::{Failure, FailureKind};
 use tokio::time::timeout;
 use zbus::connection::Builder;
@@ -13,6 +13,18 @@ use zbus::{Connection, DBusError as _};
 
 /// Maximum time that a call waits for its reply.
 pub const CALL_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallError {
+    /// The D-Bus name of the error; empty if no reply came.
+    pub name: String,
+    /// Message for people.
+    pub message: String,
+}
+
+/// Result of a call.
+pub type Answer<T> = Result<T, CallError>;
 
 /// A connection to the bus. Clones share it.
 #[derive(Clone, Debug)]
@@ -81,6 +93,18 @@ pub(crate) fn no_reply() -> CallError {
     CallError { name: "org.freedesktop.DBus.Error.NoReply".to_owned(), message }
 }
 
+/// Why logind refused a lock.
+pub(crate) fn refusal(error: &CallError) -> Refusal {
+    match error.name.as_str() {
+        "org.freedesktop.login1.OperationInProgress" => Refusal::ShuttingDown,
+        "org.freedesktop.DBus.Error.AccessDenied"
+        | "org.freedesktop.DBus.Error.AuthFailed"
+        | "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired" => Refusal::NotPermitted,
+        "org.freedesktop.DBus.Error.LimitsExceeded" => Refusal::TooManyLocks,
+        _ => Refusal::Other,
+    }
+}
+
 /// Converts an error of the bus into a failure of an action. `what` names the attempt.
 pub(crate) fn as_failure(what: &str, error: &CallError) -> Failure {
     let kind = match error.name.as_str() {
@@ -101,6 +125,21 @@ pub(crate) fn as_failure(what: &str, error: &CallError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn why_a_lock_is_refused_is_known_by_the_name_of_the_error() {
+        let why = |name: &str| refusal(&CallError { name: name.into(), message: String::new() });
+        let table = [
+            ("org.freedesktop.login1.OperationInProgress", Refusal::ShuttingDown),
+            ("org.freedesktop.DBus.Error.AccessDenied", Refusal::NotPermitted),
+            ("org.freedesktop.DBus.Error.InteractiveAuthorizationRequired", Refusal::NotPermitted),
+            ("org.freedesktop.DBus.Error.LimitsExceeded", Refusal::TooManyLocks),
+            ("", Refusal::Other),
+        ];
+        for (name, expected) in table {
+            assert_eq!(why(name), expected, "{name}");
+        }
+    }
 
     #[test]
     fn an_error_of_the_bus_falls_into_the_class_of_its_name() {

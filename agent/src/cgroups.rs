@@ -77,30 +77,21 @@ fn is_kubepods(name: &str) -> bool {
     slice == "kubepods" || (slice.ends_with("-kubepods") && slice.len() != name.len())
 }
 
-/// The version of the host's cgroups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    /// All controllers in one tree.
-    V2,
-    /// A tree for each controller, perhaps with a version 2 tree that has no controller.
-    V1,
-}
+/// What is not known on a host without cgroup v2.
+pub const NO_V2: &str = "the memory of the node and of pods: the host has no cgroup v2";
 
-/// The cgroups of this host.
+/// The cgroups of this host. Without cgroup v2 the agent reads none: a kubelet of Kubernetes 1.35
+/// or later does not start there unless its `failCgroupV1` is false.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroups {
-    /// Their version.
-    pub version: Version,
     mount: PathBuf,
 }
 
-/// The cgroup of all pods, in each tree that the agent reads.
+/// The cgroup of all pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubepods {
-    /// Where memory is counted.
-    pub memory: PathBuf,
-    /// Where tasks are counted.
-    pub pids: PathBuf,
+    /// Its directory.
+    pub path: PathBuf,
 }
 
 /// The cgroup of one pod.
@@ -108,50 +99,46 @@ pub struct Kubepods {
 pub struct PodCgroup {
     /// The pod.
     pub uid: PodUid,
-    /// Where its memory is counted.
-    pub memory: PathBuf,
-    /// Where its tasks are counted.
-    pub pids: PathBuf,
+    /// Its directory.
+    pub path: PathBuf,
 }
 
 impl Cgroups {
-    /// Finds the cgroups under the host's root.
-    pub fn of(host: &Host) -> Self {
+    /// Finds the cgroups under the host's root; `None` without cgroup v2.
+    pub fn of(host: &Host) -> Option<Self> {
         let mount = host.path(MOUNT);
-        let is_v2 = mount.join("cgroup.controllers").exists();
-        Self { version: if is_v2 { Version::V2 } else { Version::V1 }, mount }
+        mount.join("cgroup.controllers").exists().then_some(Self { mount })
     }
 
-    /// The root cgroup, where memory is counted.
-    pub fn memory_root(&self) -> PathBuf {
-        self.tree("memory")
+    /// The root cgroup.
+    pub fn root(&self) -> &Path {
+        &self.mount
     }
 
     /// The cgroup of all pods. A change of the kubelet's driver leaves several; the one with pods
     /// counts.
     pub fn kubepods(&self) -> Option<Kubepods> {
-        let root = self.memory_root();
         let mut found = Vec::new();
-        find_kubepods(&root, &mut found);
-        let with_pods = found.iter().position(|path| has_pods(path)).unwrap_or(0);
-        let path = found.get(with_pods)?;
-        let below = path.strip_prefix(&root).ok()?;
-        Some(Kubepods { pids: self.tree("pids").join(below), memory: path.clone() })
-    }
-
-    fn tree(&self, controller: &str) -> PathBuf {
-        match self.version {
-            Version::V2 => self.mount.clone(),
-            Version::V1 => self.mount.join(controller),
-        }
+        find_kubepods(&self.mount, &mut found);
+        let with_pods = found.iter().position(Kubepods::has_pods).unwrap_or(0);
+        found.into_iter().nth(with_pods)
     }
 }
 
 impl Kubepods {
+    /// Those of this host; `None` without cgroup v2, or before a kubelet has made them.
+    pub fn of(host: &Host) -> Option<Self> {
+        Cgroups::of(host)?.kubepods()
+    }
+
+    fn has_pods(&self) -> bool {
+        self.pods().is_ok_and(|pods| !pods.is_empty())
+    }
+
     /// The pods that exist now. Guaranteed pods lie directly in it, the others one level deeper.
     pub fn pods(&self) -> io::Result<Vec<PodCgroup>> {
         let mut pods = Vec::new();
-        for name in dirs(&self.memory, PODS_MAX)? {
+        for name in dirs(&self.path, PODS_MAX)? {
             if pods.len() >= PODS_MAX {
                 break;
             }
@@ -160,7 +147,7 @@ impl Kubepods {
             } else if is_class(&name) {
                 let class = Path::new(&name);
                 // A class without pods may vanish at any time.
-                let names = dirs(&self.memory.join(class), PODS_MAX).unwrap_or_default();
+                let names = dirs(&self.path.join(class), PODS_MAX).unwrap_or_default();
                 let of_class = names.into_iter().filter_map(|name| {
                     let uid = pod_uid(&name)?;
                     Some(self.pod(uid, &class.join(name)))
@@ -172,24 +159,24 @@ impl Kubepods {
         Ok(pods)
     }
 
-    /// The cgroups of the classes that exist now, where memory is counted.
+    /// The cgroups of the classes that exist now.
     pub fn classes(&self) -> Vec<PathBuf> {
-        let names = dirs(&self.memory, PODS_MAX).unwrap_or_default();
-        names.into_iter().filter(|name| is_class(name)).map(|name| self.memory.join(name)).collect()
+        let names = dirs(&self.path, PODS_MAX).unwrap_or_default();
+        names.into_iter().filter(|name| is_class(name)).map(|name| self.path.join(name)).collect()
     }
 
     fn pod(&self, uid: PodUid, below: &Path) -> PodCgroup {
-        PodCgroup { uid, memory: self.memory.join(below), pids: self.pids.join(below) }
+        PodCgroup { uid, path: self.path.join(below) }
     }
 }
 
 impl PodCgroup {
-    /// Its containers and its sandbox: the id, and where memory is counted.
+    /// Its containers and its sandbox: the id, and the cgroup.
     pub fn containers(&self) -> io::Result<Vec<(String, PathBuf)>> {
-        let names = dirs(&self.memory, CONTAINERS_MAX)?;
+        let names = dirs(&self.path, CONTAINERS_MAX)?;
         let container = |name: String| {
             let id = container_id(&name)?.to_owned();
-            Some((id, self.memory.join(name)))
+            Some((id, self.path.join(name)))
         };
         Ok(names.into_iter().filter_map(container).collect())
     }
@@ -203,7 +190,7 @@ fn is_class(name: &str) -> bool {
 }
 
 /// Searches breadth first, in the order of names: that finds the usual places at once.
-fn find_kubepods(root: &Path, found: &mut Vec<PathBuf>) {
+fn find_kubepods(root: &Path, found: &mut Vec<Kubepods>) {
     let (mut level, mut seen) = (vec![root.to_owned()], 0);
     for _ in 0..KUBEPODS_DEPTH_MAX {
         let mut next = Vec::new();
@@ -217,7 +204,7 @@ fn find_kubepods(root: &Path, found: &mut Vec<PathBuf>) {
             for name in names {
                 let path = dir.join(&name);
                 if is_kubepods(&name) {
-                    found.push(path);
+                    found.push(Kubepods { path });
                 } else {
                     next.push(path);
                 }
@@ -228,11 +215,6 @@ fn find_kubepods(root: &Path, found: &mut Vec<PathBuf>) {
         }
         level = next;
     }
-}
-
-fn has_pods(kubepods: &Path) -> bool {
-    let (memory, pids) = (kubepods.to_owned(), PathBuf::new());
-    Kubepods { memory, pids }.pods().is_ok_and(|pods| !pods.is_empty())
 }
 
 /// The names of subdirectories, at most `max`; links do not count. A name that is not text belongs
@@ -319,10 +301,13 @@ mod tests {
 
     fn host(dirs: &[&str]) -> (tempfile::TempDir, Host) {
         let root = tempfile::tempdir().expect("must be creatable");
+        fs::create_dir_all(root.path().join("sys/fs/cgroup")).expect("must be creatable");
         for dir in dirs {
             let dir = root.path().join("sys/fs/cgroup").join(dir);
             fs::create_dir_all(dir).expect("must be creatable");
         }
+        let controllers = root.path().join("sys/fs/cgroup/cgroup.controllers");
+        fs::write(controllers, "memory pids").expect("must be writable");
         let host = Host::new(root.path().to_owned());
         (root, host)
     }
@@ -336,48 +321,44 @@ mod tests {
 
     #[test]
     fn pods_of_all_classes_are_found() {
-        let (root, host) = host(&[
+        let (_root, host) = host(&[
             "system.slice/x.service",
             "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-poda_1.slice/crio-c1.scope",
             "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/\
              kubelet-kubepods-burstable-podb.slice",
             "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice",
         ]);
-        fs::write(root.path().join("sys/fs/cgroup/cgroup.controllers"), "memory").unwrap();
-        let cgroups = Cgroups::of(&host);
-        assert_eq!(cgroups.version, Version::V2);
-        let kubepods = cgroups.kubepods().expect("must be found");
-        assert!(kubepods.memory.ends_with("kubelet.slice/kubelet-kubepods.slice"));
-        assert_eq!(kubepods.memory, kubepods.pids);
+        let kubepods = Kubepods::of(&host).expect("must be found");
+        assert!(kubepods.path.ends_with("kubelet.slice/kubelet-kubepods.slice"));
         assert_eq!(uids(&kubepods), ["a-1", "b"]);
         let pods = kubepods.pods().unwrap();
         let pod = pods.iter().find(|pod| pod.uid.0 == "a-1").unwrap();
         let containers = pod.containers().unwrap();
-        assert_eq!(containers, [("c1".to_owned(), pod.memory.join("crio-c1.scope"))]);
+        assert_eq!(containers, [("c1".to_owned(), pod.path.join("crio-c1.scope"))]);
     }
 
     #[test]
     fn what_another_driver_left_behind_is_not_taken() {
-        let (_root, host) = host(&[
-            "memory/kubepods.slice/kubepods-burstable.slice",
-            "memory/kubepods/burstable/poda",
-            "pids/kubepods",
-        ]);
-        let cgroups = Cgroups::of(&host);
-        assert_eq!(cgroups.version, Version::V1);
-        let kubepods = cgroups.kubepods().expect("must be found");
-        assert!(kubepods.memory.ends_with("memory/kubepods"));
-        assert!(kubepods.pids.ends_with("pids/kubepods"));
+        let (_root, host) =
+            host(&["kubepods.slice/kubepods-burstable.slice", "kubepods/burstable/poda"]);
+        let kubepods = Kubepods::of(&host).expect("must be found");
+        assert!(kubepods.path.ends_with("cgroup/kubepods"));
         assert_eq!(uids(&kubepods), ["a"]);
     }
 
     #[test]
-    fn a_host_without_pods_or_cgroups_has_none() {
-        let (_root, without_pods) = host(&["memory/kubepods"]);
-        let kubepods = Cgroups::of(&without_pods).kubepods().expect("must be found");
+    fn a_host_without_pods_or_cgroup_v2_has_none() {
+        let (_root, without_pods) = host(&["kubepods"]);
+        let kubepods = Kubepods::of(&without_pods).expect("must be found");
         assert_eq!(uids(&kubepods), Vec::<String>::new());
         let (_root, empty) = host(&[]);
-        assert_eq!(Cgroups::of(&empty).kubepods(), None);
-        assert!(Cgroups::of(&Host::new("/nonexistent".into())).kubepods().is_none());
+        assert!(Cgroups::of(&empty).is_some());
+        assert_eq!(Kubepods::of(&empty), None);
+        // cgroup v1: a tree for each controller.
+        let (root, of_v1) = host(&["memory/kubepods/poda"]);
+        fs::remove_file(root.path().join("sys/fs/cgroup/cgroup.controllers")).unwrap();
+        assert_eq!(Cgroups::of(&of_v1), None);
+        assert_eq!(Kubepods::of(&of_v1), None);
+        assert_eq!(Kubepods::of(&Host::new("/nonexistent".into())), None);
     }
 }

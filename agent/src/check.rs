@@ -15,7 +15,7 @@ use epilogue_runtime::client::{self, ClientOptions};
 use jiff::Timestamp;
 
 use crate::args::{CheckArgs, CheckConfig, Output};
-use crate::bus::Bus;
+use crate::bus::{Bus, CallError};
 use crate::cri::{Runtime, Sockets};
 use crate::host::Host;
 use crate::report_table;
@@ -85,16 +85,16 @@ async fn ask_kubelet(settings: KubeletSettings, bus_address: &str, host: &Host) 
 async fn ask(address: &str, host: &Host) -> facts::Bus {
     let bus = match Bus::connect(address).await {
         Ok(bus) => bus,
-        Err(error) => return facts::Bus::Unreachable(error),
+        Err(error) => return facts::Bus::Unreachable(error.message),
     };
     let asked = async {
         let Some(owner) = bus.owner_of(NAME).await? else { return Ok(None) };
-        Ok(Some(Logind::on(&bus).await?.facts(owner, host).await))
+        Ok::<_, CallError>(Some(Logind::on(&bus).await?.facts(owner, host).await))
     };
     match asked.await {
         Ok(Some(facts)) => facts::Bus::WithLogind(Box::new(facts)),
         Ok(None) => facts::Bus::WithoutLogind,
-        Err(error) => facts::Bus::Mute(error),
+        Err(error) => facts::Bus::Mute(error.message),
     }
 }
 

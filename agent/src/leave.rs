@@ -5,7 +5,7 @@
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 
-use agent_core::check::facts::{CallError, Inhibitor};
+use agent_core::check::facts::Inhibitor;
 use agent_core::shutdown::logind_conf::OUR_DROP_IN;
 use anyhow::Context as _;
 use epilogue_common::names::node::{READINESS, SHUTTING_DOWN_TAINT, STATE};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{LeaveArgs, LeaveConfig};
-use crate::bus::Bus;
+use crate::bus::{Bus, CallError};
 use crate::host::Host;
 use crate::sink::journal::FILE_NAME;
 use crate::source::logind::{Logind, NAME, WHO};

@@ -92,11 +92,6 @@ impl Link {
         Self { shared: Arc::new(Shared { target, line, wanted: Notify::new(), dead }) }
     }
 
-    /// Whether there is a connection now.
-    pub fn is_up(&self) -> bool {
-        self.shared.line.borrow().as_ref().is_some_and(|line| !line.sender.is_closed())
-    }
-
     /// Keeps the connection until `token` is cancelled.
     pub async fn keep(&self, token: CancellationToken) {
         tokio::select! {

@@ -10,11 +10,11 @@ use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
 use tokio::sync::Notify;
 
-mod pressure;
+mod rows;
 mod status;
 mod token;
+mod values;
 
-pub use pressure::PressureCollector;
 pub use status::StatusCollector;
 pub use token::TokenCollector;
 

@@ -25,13 +25,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::Config;
 use crate::bus::Bus;
+use crate::cgroups::Cgroups;
 use crate::client::LinkedClient;
 use crate::clock::Clock;
 use crate::cri::Runtime;
 use crate::driver::{Driver, Parts, Shown};
 use crate::host::Host;
 use crate::memory_lock;
-use crate::metrics::{Metrics, PressureCollector, StatusCollector, TokenCollector};
+use crate::metrics::{Metrics, StatusCollector, TokenCollector};
 use crate::sink::api::ApiSink;
 use crate::sink::events::{EventSink, EventWriter};
 use crate::sink::journal::JournalSink;
@@ -144,6 +145,7 @@ async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
         tracing::warn!(doubt, "of the flags");
     }
     memory_lock::keep(config.features.pressure);
+    warn_of_cgroup_v1(&shared);
     let settings = Settings {
         boot_id,
         booted_at: booted_at(&shared.bus_address).await,
@@ -173,6 +175,19 @@ async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     Ok(ended?)
 }
 
+/// Says at the start what the agent cannot do on a host without cgroup v2.
+fn warn_of_cgroup_v1(shared: &Shared) {
+    let features = &shared.config.features;
+    let wants = features.pressure != Enforcement::Off || features.oom_causes;
+    if wants && Cgroups::of(&shared.host).is_none() {
+        tracing::warn!(
+            "the host has no cgroup v2, as Kubernetes 1.35 and later requires: neither a shortage \
+             of memory nor stalls of pods are seen, and only the kernel's log shows OOM kills; \
+             shutdowns are handled as ever"
+        );
+    }
+}
+
 impl Shared {
     async fn new(
         config: Config,
@@ -190,7 +205,6 @@ impl Shared {
         process::register(&registry, env!("CARGO_PKG_VERSION"), REVISION)?;
         let metrics = Metrics::new(&registry)?;
         registry.register(Box::new(StatusCollector::new(shown.status.subscribe())?))?;
-        registry.register(Box::new(PressureCollector::new(shown.status.subscribe())?))?;
         if let Some(file) = &api.auth_info.token_file {
             registry.register(Box::new(TokenCollector::new(file)?))?;
         }

@@ -8,6 +8,7 @@ use controller_core::orphans::Orphans;
 use controller_core::podgc::{NamespaceView, NodeView};
 use controller_core::state::{ClusterState, Entry, Event, Now, Reaction, Snapshot};
 use controller_core::view::{Job, JobKey, Pod, Uid, WirePod};
+use epilogue_runtime::rate_limit::Backlog;
 use epilogue_runtime::watch::WatchEvent;
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
@@ -24,6 +25,8 @@ pub(crate) struct Dispatch {
     pub(crate) orphans: Arc<Queue<Orphans>>,
     /// The queues of pod GC; `None` if all its rules are off.
     pub(crate) gc: Option<GcQueues>,
+    /// Calls that wait for `--kube-api-qps`.
+    backlog: Backlog,
     metrics: Metrics,
 }
 
@@ -34,9 +37,10 @@ impl Dispatch {
         jobs: Arc<Queue<JobKey>>,
         orphans: Arc<Queue<Orphans>>,
         gc: Option<GcQueues>,
+        backlog: Backlog,
         metrics: Metrics,
     ) -> Self {
-        Self { state: Mutex::new(state), jobs, orphans, gc, metrics }
+        Self { state: Mutex::new(state), jobs, orphans, gc, backlog, metrics }
     }
 
     /// Opens all queues and enqueues everything that the watches have shown. The queues open
@@ -91,7 +95,8 @@ impl Dispatch {
 
     /// The input of a plan for this Job. `None` if it is unknown or rests.
     pub(crate) fn input(&self, key: &JobKey) -> Option<Snapshot> {
-        self.state.lock().input(key)
+        let now = self.now();
+        self.state.lock().input(key, &now)
     }
 
     /// Updates the memory of a Job.
@@ -154,12 +159,14 @@ impl Dispatch {
         let orphans = Arc::new(Queue::new(delay, histogram(), histogram()));
         let metrics = Metrics::new(&Registry::new()).expect("must register");
         let queues = gc.is_some().then(|| GcQueues::new(|_| (histogram(), histogram())));
-        Self::new(ClusterState::new(Batching::default(), gc), jobs, orphans, queues, metrics)
+        let (state, backlog) = (ClusterState::new(Batching::default(), gc), Backlog::default());
+        Self::new(state, jobs, orphans, queues, backlog, metrics)
     }
 
     fn now(&self) -> Now {
         let (elapsed, has_backlog) = (self.jobs.now(), self.jobs.has_ready());
-        Now { time: Timestamp::now(), elapsed, has_backlog }
+        let is_limited = self.backlog.has_waiting();
+        Now { time: Timestamp::now(), elapsed, has_backlog, is_limited }
     }
 
     /// Puts entries into their queues.

@@ -22,6 +22,8 @@ use kube::Client;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use crate::wake_ups::CallsOnTheWay;
+
 /// Maximum number of concurrent calls of the process. A larger burst only queues up in the API
 /// server.
 const CALLS_MAX: usize = 64;
@@ -48,12 +50,18 @@ const NOTHING: Read<()> = Read { json: |_| Ok(()), protobuf: Some(|_| Ok(())) };
 pub(crate) struct Executor {
     client: Client,
     calls: Semaphore,
+    on_the_way: CallsOnTheWay,
 }
 
 impl Executor {
     /// Creates an executor on this client.
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, calls: Semaphore::new(CALLS_MAX) }
+        Self::counted(client, CallsOnTheWay::default())
+    }
+
+    /// Creates an executor on this client, whose calls are counted.
+    pub(crate) fn counted(client: Client, on_the_way: CallsOnTheWay) -> Self {
+        Self { client, calls: Semaphore::new(CALLS_MAX), on_the_way }
     }
 
     /// How many calls one sync of a Job makes at once. A call builds its body when it starts:
@@ -190,6 +198,7 @@ impl Executor {
             .header(header::ACCEPT, read.accept())
             .body(body)
             .map_err(|error| classify(kube::Error::HttpError(error)))?;
+        let _on_the_way = self.on_the_way.begin();
         let _permit = self.calls.acquire().await;
         reply::read_as(&self.client, request, read).await.map_err(classify)
     }

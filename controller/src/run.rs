@@ -12,6 +12,7 @@ use controller_core::workqueue::Key;
 use epilogue_runtime::admin::Admin;
 use epilogue_runtime::health::Checks;
 use epilogue_runtime::lease;
+use epilogue_runtime::rate_limit::Backlog;
 use epilogue_runtime::signals::Signals;
 use epilogue_runtime::tasks::TaskGroup;
 use epilogue_runtime::traces::Tracer;
@@ -34,7 +35,7 @@ use crate::podgc::{self, GcQueues};
 use crate::readiness::Readiness;
 use crate::sync::Syncer;
 use crate::traces::Traces;
-use crate::wake_ups::WakeUps;
+use crate::wake_ups::{CallsOnTheWay, WakeUps};
 use crate::workqueue::{Process, Queue};
 
 /// The part of `--kube-api-qps` that events may take beyond it.
@@ -64,7 +65,8 @@ struct Parts {
 
 /// Runs the controller until SIGTERM or SIGINT.
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
-    let wake_ups = Mutex::new(WakeUps::new(Instant::now()));
+    let calls = CallsOnTheWay::default();
+    let wake_ups = Mutex::new(WakeUps::new(Instant::now(), calls.clone()));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .on_thread_park(move || {
@@ -78,14 +80,19 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     runtime.block_on(async {
         let signals = Signals::install()?;
         let token = CancellationToken::new();
-        Box::pin(signals.guard(&token, work(config, token.clone()))).await
+        Box::pin(signals.guard(&token, work(config, calls, token.clone()))).await
     })
 }
 
-async fn work(config: Config, token: CancellationToken) -> anyhow::Result<()> {
-    let client = client::connect(&config.client).await?;
+async fn work(
+    config: Config,
+    calls: CallsOnTheWay,
+    token: CancellationToken,
+) -> anyhow::Result<()> {
+    let (client, backlog) = client::connect_limited(&config.client).await?;
+    let executor = Arc::new(Executor::counted(client.clone(), calls));
     let identity = lease::identity();
-    let parts = Parts::new(&config, client, &identity).await?;
+    let parts = Parts::new(&config, client, executor, backlog, &identity).await?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         revision = REVISION,
@@ -197,7 +204,13 @@ async fn workers(
 }
 
 impl Parts {
-    async fn new(config: &Config, client: Client, identity: &str) -> anyhow::Result<Self> {
+    async fn new(
+        config: &Config,
+        client: Client,
+        executor: Arc<Executor>,
+        backlog: Backlog,
+        identity: &str,
+    ) -> anyhow::Result<Self> {
         let registry = Registry::new();
         process::register(&registry, env!("CARGO_PKG_VERSION"), REVISION)?;
         let metrics = Metrics::new(&registry)?;
@@ -214,7 +227,7 @@ impl Parts {
             queues.push(("pod_gc_tidying", figures(&gc.tidying)));
         }
         let state = ClusterState::new(config.batching, settings.cloned());
-        let dispatch = Dispatch::new(state, jobs, orphans, gc_queues, metrics.clone());
+        let dispatch = Dispatch::new(state, jobs, orphans, gc_queues, backlog, metrics.clone());
         let dispatch = Arc::new(dispatch);
         let pod_gc = pod_gc(config, &dispatch, &registry, identity).await?;
         let events = client_of_events(config, &client).await?;
@@ -222,7 +235,7 @@ impl Parts {
         Ok(Self {
             pod_gc,
             dispatch,
-            executor: Arc::new(Executor::new(client.clone())),
+            executor,
             recorder: Recorder::new(events, identity.to_owned(), metrics.clone()),
             client,
             registry,

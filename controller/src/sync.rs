@@ -69,6 +69,7 @@ impl Syncer {
             seen: snapshot.seen,
             now: Timestamp::now(),
             settings: &self.settings,
+            counts_max: snapshot.counts_max,
         };
         let plan = plan_pods(&input);
         let (job, uid) = (&snapshot.job.key, &snapshot.job.uid);

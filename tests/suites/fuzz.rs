@@ -24,7 +24,7 @@ use epilogue_common::names::media_type::PROTOBUF_MAGIC;
 use epilogue_common::watch_event::WatchEvent;
 use epilogue_runtime::watch::Read;
 use epilogue_runtime::watch::wire::{self, Format};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -80,15 +80,20 @@ fn read_pod(bytes: &[u8]) -> Option<WirePod> {
 /// An empty state with pod GC, and the time of its events.
 fn state() -> (ClusterState, Now) {
     let state = ClusterState::new(Batching::default(), Some(podgc::Settings::default()));
-    (state, Now { time: Timestamp::now(), elapsed: Moment::ZERO, has_backlog: false })
+    let (time, elapsed) = (Timestamp::now(), Moment::ZERO);
+    (state, Now { time, elapsed, has_backlog: false, is_limited: false })
 }
+
+/// How long the status may lack new pods.
+const COUNTS_MAX: SignedDuration = SignedDuration::from_secs(1);
 
 /// A sync of the Job with this pod, and the body of the next one.
 fn sync(job: Job, pods: &[Arc<Pod>]) {
     let job = Arc::new(job);
     let (memory, settings) = (Memory::default(), Settings::default());
     let (now, seen) = (Timestamp::now(), Versions::default());
-    let input = SyncInput { job: &job, pods, memory: &memory, seen, now, settings: &settings };
+    let (job, memory, settings) = (&job, &memory, &settings);
+    let input = SyncInput { job, pods, memory, seen, now, settings, counts_max: COUNTS_MAX };
     let plan = plan_pods(&input);
     assert!(!plan.to_string().is_empty());
     if !plan.is_skipped() {
@@ -96,7 +101,7 @@ fn sync(job: Job, pods: &[Arc<Pod>]) {
         assert!(!status.to_string().is_empty());
     }
     let draft = PodDraft { index: job.is_indexed().then_some(0), ..PodDraft::default() };
-    let body = pod_body(&job, &draft);
+    let body = pod_body(job, &draft);
     match body {
         Body::Json(text) => assert!(text.get().contains(r#""kind":"Pod""#), "{text}"),
         Body::Protobuf(bytes) => assert!(bytes.starts_with(PROTOBUF_MAGIC)),

@@ -15,7 +15,7 @@ use crate::shutdown::budget::{Budget, wanted_delay};
 use crate::shutdown::logind_conf::{self, DropIn, OUR_DELAY_MAX, OUR_DROP_IN};
 use crate::shutdown::priority_groups::PriorityGroups;
 use crate::time_span::TimeSpan;
-use facts::{Answer, Bus, CallError, Facts, Inhibitor, LogindFacts, ScheduledShutdown, Trial};
+use facts::{Answer, Bus, Facts, Inhibitor, LogindFacts, Refusal, ScheduledShutdown, Trial};
 
 const RELOAD: &str = "run `systemctl kill --signal=HUP systemd-logind.service`";
 
@@ -105,8 +105,8 @@ impl Check {
     }
 
     /// Result for a call that must work on every node, but failed.
-    fn unanswered(name: &'static str, error: &CallError) -> Self {
-        let found = format!("no answer from logind: {}", error.message);
+    fn unanswered(name: &'static str, error: &str) -> Self {
+        let found = format!("no answer from logind: {error}");
         Self::fail(name, Code::LogindNoAnswer, found)
             .remedy("see `journalctl --unit=systemd-logind`")
     }
@@ -156,7 +156,7 @@ fn bus(facts: &Facts) -> Check {
     let Bus::Unreachable(error) = &facts.bus else {
         return Check::ok("bus", &facts.bus_address);
     };
-    let found = format!("cannot connect to {}: {}", facts.bus_address, error.message);
+    let found = format!("cannot connect to {}: {error}", facts.bus_address);
     Check::fail("bus", Code::BusUnreachable, found).remedy(
         "run dbus.service on the node; in a pod, mount /run/dbus/system_bus_socket, run as uid 0 \
          without a user namespace, and set appArmorProfile Unconfined",
@@ -337,9 +337,9 @@ fn holders(list: &[Inhibitor]) -> Check {
 
 fn trial(trial: &Trial) -> Check {
     match trial {
-        Trial::Refused(error) => {
-            let found = format!("logind refused a delay lock: {}", error.message);
-            Check::fail("lock", Code::LockRefused, found).remedy(refusal_remedy(&error.name))
+        Trial::Refused { why, message } => {
+            let found = format!("logind refused a delay lock: {message}");
+            Check::fail("lock", Code::LockRefused, found).remedy(refusal_remedy(*why))
         }
         Trial::Taken { listed: Err(error), .. } | Trial::Taken { released: Err(error), .. } => {
             Check::unanswered("lock", error)
@@ -361,25 +361,20 @@ fn trial(trial: &Trial) -> Check {
     }
 }
 
-fn refusal_remedy(error_name: &str) -> &'static str {
-    match error_name {
-        // logind refuses a new lock during a shutdown. ([LD5])
-        "org.freedesktop.login1.OperationInProgress" => {
+fn refusal_remedy(why: Refusal) -> &'static str {
+    match why {
+        Refusal::ShuttingDown => {
             "a shutdown is in progress; check again when it is over or cancelled"
         }
-        // The bus policy, polkit or AppArmor refuses. ([LD10])
-        "org.freedesktop.DBus.Error.AccessDenied"
-        | "org.freedesktop.DBus.Error.AuthFailed"
-        | "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired" => {
+        Refusal::NotPermitted => {
             "run as uid 0 without a user namespace, with appArmorProfile Unconfined; polkit's \
              action is org.freedesktop.login1.inhibit-delay-shutdown"
         }
-        // logind has reached its maximum of locks. ([LD6])
-        "org.freedesktop.DBus.Error.LimitsExceeded" => {
+        Refusal::TooManyLocks => {
             "see `systemd-inhibit --list` for who holds the locks; raise InhibitorsMax in \
              logind.conf"
         }
-        _ => "see `journalctl --unit=systemd-logind`",
+        Refusal::Other => "see `journalctl --unit=systemd-logind`",
     }
 }
 

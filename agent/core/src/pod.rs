@@ -13,6 +13,24 @@ pub const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 #[serde(transparent)]
 pub struct PodUid(pub String);
 
+/// A pod to act on. Every write carries the UID. ([AP9])
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PodRef {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: PodUid,
+}
+
+impl PodRef {
+    /// The pod of this object.
+    pub fn of(pod: &PodView) -> Self {
+        Self { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
+    }
+}
+
 /// One pod of the node, as the API shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodView {
@@ -102,8 +120,6 @@ pub struct Details {
     pub deleted_at: Option<Timestamp>,
     /// Whether the pod has the finalizer by which its Job counts it.
     pub job_finalizer: bool,
-    /// Whether the pod has any finalizer.
-    pub finalizers: bool,
     /// Whether the scheduler may bind the pod to a node with the agent's taint.
     pub tolerates_shutdown: bool,
     /// Whether a container has a preStop hook, which only a kubelet runs.

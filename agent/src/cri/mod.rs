@@ -4,7 +4,6 @@
 pub mod client;
 pub mod endpoint;
 pub mod error;
-mod pods;
 mod probe;
 mod state;
 pub mod stats;
@@ -21,7 +20,6 @@ use futures::future::join_all;
 pub use self::client::Client;
 pub use self::endpoint::{Endpoint, Sockets};
 pub use self::error::CriError;
-pub use self::pods::KnownPod;
 pub use self::stop::Stop;
 
 /// The node's container runtime. Connects with the first call, and again after each loss. It also
@@ -48,12 +46,6 @@ impl Runtime {
     pub async fn stop_pod(&self, pod: &PodRef, wanted: Stop<'_>) -> ActionResult {
         let state = async { stop::stop(&self.client().await?, &pod.uid, wanted).await };
         ActionResult::Runtime(state.await.map_err(|error: CriError| error.failure()))
-    }
-
-    /// All pods that have a sandbox in the runtime. While the API is unreachable, this is all that
-    /// is known of the node's pods.
-    pub async fn pods(&self) -> Result<Vec<KnownPod>, CriError> {
-        Ok(pods::of(self.client().await?.sandboxes().await?))
     }
 
     /// A client of the runtime behind the socket that exists now.

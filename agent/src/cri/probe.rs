@@ -1,5 +1,7 @@
 //! Checks for `check` whether the agent could rely on the runtime now.
 
+use std::collections::BTreeSet;
+
 use agent_core::check::runtime::{RuntimeAnswers, RuntimeFacts};
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -7,8 +9,8 @@ use jiff::Timestamp;
 use super::client::Client;
 use super::endpoint::FLAG;
 use super::error::CriError;
-use super::wire::{Container, ContainerState, RuntimeCondition};
-use super::{Runtime, pods, state};
+use super::wire::{Container, ContainerState, POD_UID_LABEL, RuntimeCondition};
+use super::{Runtime, state};
 
 /// How many of the newest exited containers the check reads.
 const ENDS_MAX: usize = 8;
@@ -51,6 +53,8 @@ async fn ask(client: &Client) -> Result<RuntimeAnswers, CriError> {
     let containers = client.containers().await?;
     let made = sandboxes.iter().map(|sandbox| sandbox.created_at);
     let made = made.chain(containers.iter().map(|container| container.created_at)).max();
+    let pods: BTreeSet<_> =
+        sandboxes.iter().filter_map(|sandbox| sandbox.labels.get(POD_UID_LABEL)).collect();
     let ended = last_end(client, containers).await?;
     let failing = |condition: &&RuntimeCondition| !condition.status;
     Ok(RuntimeAnswers {
@@ -59,7 +63,7 @@ async fn ask(client: &Client) -> Result<RuntimeAnswers, CriError> {
         failing: conditions.iter().filter(failing).map(words).collect(),
         not_ready: conditions.iter().filter(failing).any(|failed| failed.kind == "RuntimeReady"),
         latest: made.and_then(state::timestamp).max(ended),
-        pods: pods::of(sandboxes).len(),
+        pods: pods.len(),
     })
 }
 

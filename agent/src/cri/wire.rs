@@ -7,14 +7,8 @@ use std::collections::BTreeMap;
 
 /// Label of containers and sandboxes: the pod's UID. The kubelet sets it.
 pub const POD_UID_LABEL: &str = "io.kubernetes.pod.uid";
-/// Label of containers and sandboxes: the pod's name.
-pub const POD_NAME_LABEL: &str = "io.kubernetes.pod.name";
-/// Label of containers and sandboxes: the pod's namespace.
-pub const POD_NAMESPACE_LABEL: &str = "io.kubernetes.pod.namespace";
 /// Label of containers: their name in the pod's spec.
 pub const CONTAINER_NAME_LABEL: &str = "io.kubernetes.container.name";
-/// Annotation of sandboxes: where the kubelet got the pod from, `api`, `file` or `http`.
-pub const SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
 
 /// The full names of the calls, as gRPC needs them.
 pub mod path {

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use agent_core::check::facts::{Answer, CallError};
+use agent_core::check::facts::Refusal;
 use agent_core::protocol::action::Action;
 use agent_core::protocol::event::ActionResult;
 use agent_core::shutdown::logind_conf::{DropIn, OUR_DELAY_MAX, OUR_DROP_IN, drop_in};
@@ -15,12 +15,11 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use crate::bus::{Bus, as_failure};
+use crate::bus::{Answer, Bus, CallError, as_failure, refusal};
 use crate::host::{Host, HostError};
 use crate::source::logind::{Logind, OurLock, granted};
 use crate::source::systemd::Systemd;
 
-const IN_PROGRESS: &str = "org.freedesktop.login1.OperationInProgress";
 const UNIT: &str = "systemd-logind.service";
 /// How long logind may take to read its files again after the signal.
 const FOLLOW_TIME_MAX: Duration = Duration::from_secs(5);
@@ -76,7 +75,9 @@ impl LogindSink {
                 }
                 Err(failure) => ActionResult::Done(Err(failure)),
             },
-            Err(error) if error.name == IN_PROGRESS => ActionResult::LockRefusedInProgress,
+            Err(error) if refusal(&error) == Refusal::ShuttingDown => {
+                ActionResult::LockRefusedInProgress
+            }
             Err(error) => ActionResult::Done(Err(as_failure("cannot take a delay lock", &error))),
         }
     }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
-use crate::cgroups::Cgroups;
+use crate::cgroups::Kubepods;
 use crate::clock::Clock;
 use crate::cri::Runtime;
 use crate::cri::stats::FilesystemUsage;
@@ -193,9 +193,8 @@ impl MeasureSink {
         let host = self.shared.host.clone();
         let used = alongside(move || {
             let wanted: BTreeSet<PodUid> = pods.into_iter().collect();
-            let cgroups = Cgroups::of(&host);
-            let pods = cgroups.kubepods()?.pods().ok()?;
-            Some(memory_of_pods(cgroups.version, &pods, &wanted))
+            let pods = Kubepods::of(&host)?.pods().ok()?;
+            Some(memory_of_pods(&pods, &wanted))
         });
         let used = used.await?.ok_or_else(|| failure("there is no cgroup of all pods"))?;
         let names = self.names(&used).await;
@@ -239,7 +238,7 @@ impl MeasureSink {
         let host = self.shared.host.clone();
         let tasks = alongside(move || {
             let wanted: BTreeSet<PodUid> = pods.into_iter().collect();
-            let pods = Cgroups::of(&host).kubepods()?.pods().ok()?;
+            let pods = Kubepods::of(&host)?.pods().ok()?;
             Some(tasks_of_pods(&pods, &wanted))
         });
         let tasks = tasks.await?.ok_or_else(|| failure("there is no cgroup of all pods"))?;

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use agent_core::check::facts::{
-    Answer, Inhibitor, LogindFacts, ScheduledShutdown, Trial, kubelets_lock,
-};
+use agent_core::check::facts::{Inhibitor, LogindFacts, ScheduledShutdown, Trial, kubelets_lock};
 use agent_core::protocol::event::LogindState;
 use agent_core::time_span::TimeSpan;
 use jiff::Timestamp;
@@ -13,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use zbus::OwnedFd;
 use zbus::proxy::CacheProperties;
 
-use crate::bus::{Bus, answer};
+use crate::bus::{Answer, Bus, CallError, answer, refusal};
 use crate::host::Host;
 
 /// The name that logind owns on the bus.
@@ -89,14 +87,14 @@ impl Logind {
 
     /// Asks everything that `check` needs, and tries a lock.
     pub async fn facts(&self, owner: String, host: &Host) -> LogindFacts {
-        let inhibitors = self.inhibitors().await;
+        let inhibitors = self.inhibitors().await.map_err(message);
         let kubelet = inhibitors.as_ref().ok().and_then(|list| kubelets_lock(list));
         let kubelet_process = kubelet.and_then(|lock| host.process_name(lock.pid));
         LogindFacts {
             owner,
-            delay: self.delay().await,
-            preparing: self.preparing().await,
-            scheduled: self.scheduled().await,
+            delay: self.delay().await.map_err(message),
+            preparing: self.preparing().await.map_err(message),
+            scheduled: self.scheduled().await.map_err(message),
             inhibitors,
             kubelet_process,
             trial: self.trial().await,
@@ -153,11 +151,13 @@ impl Logind {
         let why = self.trial_why();
         let lock = match self.inhibit(&why).await {
             Ok(lock) => lock,
-            Err(error) => return Trial::Refused(error),
+            Err(error) => {
+                return Trial::Refused { why: refusal(&error), message: error.message };
+            }
         };
-        let listed = self.is_listed(&why).await;
+        let listed = self.is_listed(&why).await.map_err(message);
         drop(lock);
-        Trial::Taken { listed, released: self.is_released(&why).await }
+        Trial::Taken { listed, released: self.is_released(&why).await.map_err(message) }
     }
 
     fn trial_why(&self) -> String {
@@ -187,6 +187,10 @@ impl Logind {
             sleep(RELEASE_POLL).await;
         }
     }
+}
+
+fn message(error: CallError) -> String {
+    error.message
 }
 
 /// The delay as a duration that sums do not overflow: an infinite one becomes some 500,000 years.

@@ -3,19 +3,18 @@
 
 use std::time::Duration;
 
-use agent_core::check::facts::{Answer, CallError};
 use agent_core::protocol::event::{Announcement, Event};
 use futures::StreamExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use zbus::fdo::DBusProxy;
-use zbus::message::Type;
 use zbus::{MatchRule, MessageStream};
 
 use super::logind::{Logind, NAME, OurLock, PATH, granted};
-use super::logind_signs::{BUS, Listener, MANAGER, Owner, PROPERTIES, Signs};
-use crate::bus::{Bus, answer};
+use super::logind_signs::{Listener, MANAGER, PROPERTIES, Signs};
+use super::session::{Backoff, Owner, rule, signals, subscribe};
+use crate::bus::{Answer, Bus, CallError};
 
 /// Maximum time of a question at the signal: the delay is running out.
 const AT_SIGNAL_MAX: Duration = Duration::from_millis(100);
@@ -91,7 +90,7 @@ impl LogindSession {
 
     /// Runs until `stop` is cancelled or the receiver of events is gone.
     pub async fn run(self, events: mpsc::Sender<Event>, stop: CancellationToken) {
-        let mut pause = self.pace.pause_min;
+        let mut backoff = Backoff::new(self.pace.pause_min, self.pace.pause_max);
         loop {
             let begun = Instant::now();
             let end = tokio::select! {
@@ -100,9 +99,7 @@ impl LogindSession {
             };
             let End::Lost(error) = end else { return };
             tracing::warn!(error = error.message, "the session with logind is over");
-            if begun.elapsed() > self.pace.pause_max {
-                pause = self.pace.pause_min;
-            }
+            let pause = backoff.after(begun.elapsed());
             let lost = async {
                 let reported = events.send(Event::LogindLost(error.message)).await;
                 sleep(pause).await;
@@ -112,7 +109,6 @@ impl LogindSession {
                 () = stop.cancelled() => return,
                 reported = lost => if reported.is_err() { return },
             }
-            pause = (pause * 2).min(self.pace.pause_max);
         }
     }
 
@@ -182,13 +178,8 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Subscribes, and only then asks who logind is: so no change is missed in between. ([AP23])
     async fn begin(&mut self, signs: &watch::Sender<Signs>) -> Answer<Logind> {
-        let bus = answer(DBusProxy::new(self.bus.connection()).await)?;
-        for rule in rules() {
-            answer(bus.add_match_rule(rule).await.map_err(Into::into))?;
-        }
-        let owner = Owner::of(self.bus.owner_of(NAME).await?);
+        let owner = subscribe(self.bus, NAME, rules()).await?;
         signs.send_modify(|signs| {
             if signs.owner == Owner::Unknown {
                 signs.owner = owner;
@@ -319,19 +310,12 @@ impl<'a> Reporter<'a> {
 
 /// The subscriptions. The rule without a sender lets the agent tell people why a signal of their
 /// own has no effect. It goes after the first warning.
-fn rules() -> [MatchRule<'static>; 4] {
-    let signals = || MatchRule::builder().msg_type(Type::Signal);
-    let owner = signals().sender(BUS).interface(BUS).member("NameOwnerChanged").add_arg(NAME);
+fn rules() -> [MatchRule<'static>; 3] {
     let shutdown = signals().sender(NAME).path(PATH).interface(MANAGER);
     let locks = signals().sender(NAME).path(PATH).interface(PROPERTIES).arg(0, MANAGER);
-    [rule(owner), rule(shutdown), rule(locks), of_any_sender()]
+    [rule(shutdown), rule(locks), of_any_sender()]
 }
 
 fn of_any_sender() -> MatchRule<'static> {
-    let signals = MatchRule::builder().msg_type(Type::Signal);
-    rule(signals.path(PATH).interface(MANAGER).member("PrepareForShutdown"))
-}
-
-fn rule(builder: zbus::match_rule::Builder<'static>) -> MatchRule<'static> {
-    builder.build().expect("a rule of literals must be valid")
+    rule(signals().path(PATH).interface(MANAGER).member("PrepareForShutdown"))
 }

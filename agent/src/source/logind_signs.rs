@@ -10,8 +10,8 @@ use zbus::names::UniqueName;
 use zbus::{Message, OwnedVariant, Variant};
 
 use super::logind::{NAME, PATH};
+use super::session::{Owner, owner_change};
 
-pub(crate) const BUS: &str = "org.freedesktop.DBus";
 pub(crate) const MANAGER: &str = "org.freedesktop.login1.Manager";
 pub(crate) const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 /// Properties that change when a process takes or drops a lock.
@@ -38,24 +38,6 @@ pub(crate) struct Signs {
     pub(crate) forger: Option<String>,
 }
 
-/// Who owns logind's name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Owner {
-    /// The bus has not answered yet.
-    #[default]
-    Unknown,
-    /// No connection.
-    Absent,
-    /// The connection with this unique name.
-    Name(String),
-}
-
-impl Owner {
-    pub(crate) fn of(name: Option<String>) -> Self {
-        name.filter(|name| !name.is_empty()).map_or(Self::Absent, Self::Name)
-    }
-}
-
 /// Takes in one message after the other.
 #[derive(Debug)]
 pub(crate) struct Listener<'a> {
@@ -75,10 +57,12 @@ impl<'a> Listener<'a> {
         if header.message_type() != Type::Signal {
             return;
         }
+        if let Some(owner) = owner_change(message, NAME) {
+            return self.owner_changed(owner);
+        }
         let interface = header.interface().map_or("", |name| name.as_str());
         let member = header.member().map_or("", |name| name.as_str());
         match (interface, member) {
-            (BUS, "NameOwnerChanged") => self.owner_changed(&header, message),
             (MANAGER, "PrepareForShutdownWithMetadata") => self.metadata(&header, message),
             (MANAGER, "PrepareForShutdown") => self.prepare(&header, message),
             (PROPERTIES, "PropertiesChanged") => self.properties(&header, message),
@@ -86,21 +70,14 @@ impl<'a> Listener<'a> {
         }
     }
 
-    fn owner_changed(&mut self, header: &Header<'_>, message: &Message) {
-        let body = message.body();
-        let changed = body.deserialize::<(String, String, String)>();
-        let from_bus = header.sender().is_some_and(|sender| sender.as_str() == BUS);
-        if let (true, Ok((name, _, owner))) = (from_bus, changed)
-            && name == NAME
-        {
-            self.kind = None;
-            self.signs.send_modify(|signs| {
-                signs.owner = Owner::of(Some(owner));
-                signs.owners += 1;
-                // A delayed shutdown ends with the logind that delayed it. ([LD7])
-                signs.going_down = false;
-            });
-        }
+    fn owner_changed(&mut self, owner: Owner) {
+        self.kind = None;
+        self.signs.send_modify(|signs| {
+            signs.owner = owner;
+            signs.owners += 1;
+            // A delayed shutdown ends with the logind that delayed it. ([LD7])
+            signs.going_down = false;
+        });
     }
 
     fn metadata(&mut self, header: &Header<'_>, message: &Message) {
@@ -190,6 +167,7 @@ fn kind_of(word: &str) -> ShutdownKind {
 
 #[cfg(test)]
 mod tests {
+    use super::super::session::BUS;
     use super::*;
 
     fn signal<B>(sender: &str, interface: &str, member: &str, body: &B) -> Message

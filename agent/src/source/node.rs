@@ -10,7 +10,7 @@ use kube::Client;
 use serde::Deserialize;
 use tokio::sync::{mpsc, watch};
 
-use super::watch::{Closed, Scope, Seen, Watched, watch};
+use super::watch::{Closed, Seen, Watched, watch};
 
 /// The kubelet's message in its condition Ready. ([SD8])
 const KUBELET_SHUTS_DOWN: &str = "node is shutting down";
@@ -126,8 +126,8 @@ pub async fn run(
     signs: Signs,
     events: mpsc::Sender<Event>,
 ) -> Closed {
-    let scope = Scope { path: "/api/v1/nodes", selector: format!("metadata.name={node}"), signs };
-    let mut observed = pin!(watch::<WireNode>(client, scope, hurry));
+    let selector = format!("metadata.name={node}");
+    let mut observed = pin!(watch::<WireNode>(client, "/api/v1/nodes", selector, signs, hurry));
     let mut last = None;
     while let Some(seen) = observed.next().await {
         let node = match seen {

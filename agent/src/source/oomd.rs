@@ -4,19 +4,16 @@
 
 use std::time::Duration;
 
-use agent_core::check::facts::Answer;
 use agent_core::protocol::event::Event;
 use agent_core::protocol::pressure::OomdKill;
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use zbus::fdo::DBusProxy;
-use zbus::message::Type;
 use zbus::{MatchRule, Message, MessageStream};
 
-use super::logind_signs::{BUS, Owner};
-use crate::bus::{Bus, answer};
+use super::session::{Backoff, Owner, is_signal, owner_change, rule, signals, subscribe};
+use crate::bus::Bus;
 use crate::cgroups::place;
 
 /// The name that oomd owns on the bus.
@@ -48,7 +45,7 @@ pub async fn run(
     events: mpsc::Sender<Event>,
     stop: CancellationToken,
 ) {
-    let mut pause = pace.pause_min;
+    let mut backoff = Backoff::new(pace.pause_min, pace.pause_max);
     loop {
         let begun = Instant::now();
         let ended = tokio::select! {
@@ -59,14 +56,10 @@ pub async fn run(
             Ok(()) => return,
             Err(error) => tracing::debug!(error, "the session with systemd-oomd is over"),
         }
-        if begun.elapsed() > pace.pause_max {
-            pause = pace.pause_min;
-        }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = sleep(pause) => {}
+            () = sleep(backoff.after(begun.elapsed())) => {}
         }
-        pause = (pause * 2).min(pace.pause_max);
     }
 }
 
@@ -87,7 +80,7 @@ async fn listen(
     events: &mpsc::Sender<Event>,
 ) -> Result<(), String> {
     let mut listener = Listener::default();
-    let begin = begin(bus);
+    let begin = subscribe(bus, NAME, [killed()]);
     tokio::pin!(begin);
     let mut begun = false;
     loop {
@@ -114,24 +107,8 @@ async fn listen(
     }
 }
 
-/// Subscribes, and only then asks who oomd is: so no change is missed in between.
-async fn begin(bus: &Bus) -> Answer<Option<String>> {
-    let proxy = answer(DBusProxy::new(bus.connection()).await)?;
-    for rule in rules() {
-        answer(proxy.add_match_rule(rule).await.map_err(Into::into))?;
-    }
-    bus.owner_of(NAME).await
-}
-
-fn rules() -> [MatchRule<'static>; 2] {
-    let signals = || MatchRule::builder().msg_type(Type::Signal);
-    let owner = signals().sender(BUS).interface(BUS).member("NameOwnerChanged").add_arg(NAME);
-    let killed = signals().sender(NAME).path(PATH).interface(MANAGER).member("Killed");
-    [rule(owner), rule(killed)]
-}
-
-fn rule(builder: zbus::match_rule::Builder<'static>) -> MatchRule<'static> {
-    builder.build().expect("a rule of literals must be valid")
+fn killed() -> MatchRule<'static> {
+    rule(signals().sender(NAME).path(PATH).interface(MANAGER).member("Killed"))
 }
 
 /// Takes in one message after the other.
@@ -144,39 +121,28 @@ struct Listener {
 
 impl Listener {
     /// Takes in the bus's answer. A change that arrived meanwhile is newer.
-    fn found(&mut self, owner: Option<String>) {
+    fn found(&mut self, owner: Owner) {
         if self.owner == Owner::Unknown {
-            self.owner = Owner::of(owner);
+            self.owner = owner;
         }
     }
 
     fn hear(&mut self, message: &Message) -> Option<OomdKill> {
-        let header = message.header();
-        if header.message_type() != Type::Signal {
+        if let Some(owner) = owner_change(message, NAME) {
+            self.owner = owner;
             return None;
         }
-        let interface = header.interface().map_or("", |name| name.as_str());
-        let member = header.member().map_or("", |name| name.as_str());
-        let sender = header.sender().map_or("", |name| name.as_str());
-        let body = message.body();
-        match (interface, member) {
-            (BUS, "NameOwnerChanged") if sender == BUS => {
-                let (name, _, owner) = body.deserialize::<(String, String, String)>().ok()?;
-                if name == NAME {
-                    self.owner = Owner::of(Some(owner));
-                }
-                None
-            }
-            (MANAGER, "Killed") => {
-                if self.owner != Owner::Name(sender.to_owned()) {
-                    self.warn_of(sender);
-                    return None;
-                }
-                let (cgroup, reason) = body.deserialize::<(String, String)>().ok()?;
-                Some(kill(cgroup, reason))
-            }
-            _ => None,
+        let header = message.header();
+        if !is_signal(&header, MANAGER, "Killed") {
+            return None;
         }
+        let sender = header.sender().map_or("", |name| name.as_str());
+        if self.owner != Owner::Name(sender.to_owned()) {
+            self.warn_of(sender);
+            return None;
+        }
+        let (cgroup, reason) = message.body().deserialize::<(String, String)>().ok()?;
+        Some(kill(cgroup, reason))
     }
 
     fn warn_of(&mut self, sender: &str) {

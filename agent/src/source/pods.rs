@@ -9,7 +9,7 @@ use futures::StreamExt as _;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 
-use super::watch::{Closed, Scope, Seen, watch};
+use super::watch::{Closed, Seen, watch};
 use super::wire_pod::WirePod;
 
 /// Reports the node's pods until the receiver of events is gone; `hurry` says whether a shutdown is
@@ -21,8 +21,8 @@ pub async fn run(
     signs: Signs,
     events: mpsc::Sender<Event>,
 ) -> Closed {
-    let scope = Scope { path: "/api/v1/pods", selector: format!("spec.nodeName={node}"), signs };
-    let mut observed = pin!(watch::<WirePod>(client, scope, hurry));
+    let selector = format!("spec.nodeName={node}");
+    let mut observed = pin!(watch::<WirePod>(client, "/api/v1/pods", selector, signs, hurry));
     while let Some(seen) = observed.next().await {
         let event = match seen {
             Seen::Listed(pods) => Event::PodsListed(pods.into_iter().map(WirePod::view).collect()),

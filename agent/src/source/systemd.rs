@@ -1,13 +1,12 @@
 //! Talks to systemd over D-Bus: signals a unit, and reads a unit's state and the time of this boot.
 
-use agent_core::check::facts::Answer;
 use jiff::Timestamp;
 use zbus::OwnedObjectPath;
 use zbus::fdo::PropertiesProxy;
 use zbus::names::InterfaceName;
 use zbus::proxy::CacheProperties;
 
-use crate::bus::{Bus, answer};
+use crate::bus::{Answer, Bus, answer};
 
 const NAME: &str = "org.freedesktop.systemd1";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";

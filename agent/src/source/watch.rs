@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use epilogue_runtime::watch::{self, Pauses, Relist, Signs};
+use epilogue_runtime::watch::{self, Pauses, Read, Relist, Scope, Signs, WatchEvent};
 use futures::{Stream, StreamExt as _, future};
 use kube::Client;
 use serde::de::DeserializeOwned;
@@ -47,17 +47,6 @@ pub(super) enum Seen<T> {
 #[error("the receiver of the observations is closed")]
 pub struct Closed;
 
-/// What to watch.
-#[derive(Debug)]
-pub(super) struct Scope {
-    /// The path of the collection.
-    pub(super) path: &'static str,
-    /// The field selector.
-    pub(super) selector: String,
-    /// Where the watch shows that it is alive.
-    pub(super) signs: Signs,
-}
-
 /// Collects lists until they are whole.
 struct Gathered<T> {
     /// The part of an incoming list that has arrived.
@@ -76,13 +65,13 @@ impl<T: Watched> Gathered<T> {
     }
 
     /// Takes in an event, and returns what is known by it.
-    fn take(&mut self, event: watch::WatchEvent<T>) -> Option<Seen<T>> {
+    fn take(&mut self, event: WatchEvent<T>) -> Option<Seen<T>> {
         match event {
-            watch::WatchEvent::ListBegins => {
+            WatchEvent::ListBegins => {
                 self.list = Some(Vec::new());
                 None
             }
-            watch::WatchEvent::Shown(object) => {
+            WatchEvent::Shown(object) => {
                 if let Some(list) = &mut self.list {
                     list.push(object);
                     return None;
@@ -90,16 +79,16 @@ impl<T: Watched> Gathered<T> {
                 self.know(&object);
                 Some(Seen::Shown(object))
             }
-            watch::WatchEvent::Gone(object) => {
+            WatchEvent::Gone(object) => {
                 self.known.remove(object.uid());
                 Some(Seen::Gone(object.uid().to_owned()))
             }
-            watch::WatchEvent::Unreadable(object) if object.gone => {
+            WatchEvent::Unreadable(object) if object.gone => {
                 self.known.remove(&object.uid);
                 Some(Seen::Gone(object.uid))
             }
             // The object exists: the last readable version stays, in a list too.
-            watch::WatchEvent::Unreadable(object) => {
+            WatchEvent::Unreadable(object) => {
                 let (namespace, name, error) = (&object.namespace, &object.name, &object.why);
                 tracing::error!(namespace, name, error, "an object cannot be read");
                 if let Some(list) = &mut self.list {
@@ -107,7 +96,7 @@ impl<T: Watched> Gathered<T> {
                 }
                 None
             }
-            watch::WatchEvent::ListEnds(_) => {
+            WatchEvent::ListEnds(_) => {
                 let objects = self.list.take()?;
                 self.known.clear();
                 for object in &objects {
@@ -115,33 +104,35 @@ impl<T: Watched> Gathered<T> {
                 }
                 Some(Seen::Listed(objects))
             }
-            watch::WatchEvent::UpTo(_) => None,
+            WatchEvent::UpTo(_) => None,
         }
     }
 }
 
-/// All changes of the objects, without end; `hurry` says whether a shutdown is in progress.
+/// All changes of the objects of a path that match the field selector, without end. `signs` show
+/// that the watch is alive; `hurry` says whether a shutdown is in progress.
 pub(super) fn watch<T: Watched>(
     client: Client,
-    scope: Scope,
+    path: &str,
+    selector: String,
+    signs: Signs,
     hurry: Receiver<bool>,
-) -> impl Stream<Item = Seen<T>> + Send {
-    let pauses = Pauses {
-        first: PAUSE_BASE,
-        max: PAUSE_MAX,
-        hurried_max: PAUSE_HURRIED_MAX,
-        hurry: Some(hurry),
-    };
-    let scope = watch::Scope {
-        path: scope.path.to_owned(),
-        selector: Some(scope.selector),
-        read: watch::Read { json: |text| serde_json::from_str(text), protobuf: None },
+) -> impl Stream<Item = Seen<T>> + Send + use<T> {
+    let scope = Scope {
+        path: path.to_owned(),
+        selector: Some(selector),
+        read: Read { json: |text| serde_json::from_str(text), protobuf: None },
         version: T::version,
-        signs: scope.signs,
+        signs,
         relist: Relist::default(),
         page_size: PAGE_SIZE,
         objects_max: OBJECTS_MAX,
-        pauses,
+        pauses: Pauses {
+            first: PAUSE_BASE,
+            max: PAUSE_MAX,
+            hurried_max: PAUSE_HURRIED_MAX,
+            hurry: Some(hurry),
+        },
     };
     let mut gathered = Gathered::new();
     watch::watch(client, scope).filter_map(move |event| future::ready(gathered.take(event)))
@@ -178,8 +169,8 @@ mod tests {
         }
     }
 
-    fn unreadable(uid: &str, gone: bool) -> watch::WatchEvent<Object> {
-        watch::WatchEvent::Unreadable(Box::new(Unreadable {
+    fn unreadable(uid: &str, gone: bool) -> WatchEvent<Object> {
+        WatchEvent::Unreadable(Box::new(Unreadable {
             uid: uid.to_owned(),
             gone,
             ..Unreadable::default()
@@ -188,22 +179,22 @@ mod tests {
 
     #[test]
     fn an_object_that_cannot_be_read_is_not_taken_for_gone() {
-        let shown = |uid: &str| watch::WatchEvent::Shown(Object(uid.to_owned()));
-        let ends = || watch::WatchEvent::ListEnds("1".to_owned());
+        let shown = |uid: &str| WatchEvent::Shown(Object(uid.to_owned()));
+        let ends = || WatchEvent::ListEnds("1".to_owned());
         let mut gathered = Gathered::new();
         let events = [
-            watch::WatchEvent::ListBegins,
+            WatchEvent::ListBegins,
             shown("a"),
             shown("b"),
             ends(),
             unreadable("a", false),
-            watch::WatchEvent::ListBegins,
+            WatchEvent::ListBegins,
             unreadable("a", false),
             unreadable("never-read", false),
             shown("c"),
             ends(),
             unreadable("a", true),
-            watch::WatchEvent::ListBegins,
+            WatchEvent::ListBegins,
             unreadable("a", false),
             shown("c"),
             ends(),

@@ -7,7 +7,7 @@ mod stuck;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use agent_core::pod::{PodSource, PodUid};
+use agent_core::pod::PodUid;
 use agent_core::protocol::action::{PodRef, Reach};
 use agent_core::protocol::event::{ActionResult, RuntimeContainer, RuntimeState};
 use double::{Call, ContainerFact, CriDouble, Fault, Script, Seen};
@@ -509,18 +509,6 @@ async fn between_two_runtimes_the_agent_does_not_guess() {
     let named = Runtime::new(Sockets::new(Some(endpoint), node.root.path()));
     let found = state(named.inspect_pod(&pod("a")).await).expect("it must be asked");
     assert_eq!(found, RuntimeState::default());
-}
-
-#[tokio::test]
-async fn the_runtime_lists_the_pods() {
-    let node = Node::start();
-    node.cri.pod("a").container("app", Script::Obedient).start().await;
-    node.cri.pod("b").sandbox_down().container("app", Script::Exits(0)).start().await;
-    let pods = node.runtime.pods().await.expect("the runtime must answer");
-    let seen: Vec<_> = pods.into_iter().map(|known| (known.pod, known.sandbox_ready)).collect();
-    assert_eq!(seen, [(pod("a"), true), (pod("b"), false)]);
-    let pods = node.runtime.pods().await.expect("the runtime must answer");
-    assert!(pods.iter().all(|known| known.source == Some(PodSource::Api)));
 }
 
 #[tokio::test]

@@ -1,6 +1,5 @@
-//! Tests real kills by this machine's kernel, in cgroups named as a kubelet names them. With cgroup
-//! v2 both witnesses report, with version 1 the kernel's log alone. Without either the test says
-//! so; the machine of `tests/node/` has them.
+//! Tests real kills by this machine's kernel, in cgroups named as a kubelet names them. Without
+//! cgroup v2 the test says so; the machine of `tests/node/` has it.
 
 use std::fs;
 use std::io;
@@ -26,7 +25,6 @@ const HOG: &str = "tail /dev/zero";
 struct Cgroups {
     root: TempDir,
     parent: PathBuf,
-    v2: bool,
     made: Vec<PathBuf>,
 }
 
@@ -34,41 +32,34 @@ impl Cgroups {
     /// Makes the cgroups; the error says why it cannot.
     fn create(name: &str) -> Result<Self, String> {
         let controllers = fs::read_to_string(format!("{MOUNT}/cgroup.controllers"));
-        let v2 = controllers.is_ok_and(|controllers| controllers.contains("memory"));
-        let mount = PathBuf::from(if v2 { MOUNT.into() } else { format!("{MOUNT}/memory") });
+        if !controllers.is_ok_and(|controllers| controllers.contains("memory")) {
+            return Err("no cgroup v2 with memory".to_owned());
+        }
+        let mount = PathBuf::from(MOUNT);
         let parent = mount.join(format!("epilogue-{name}-{}", std::process::id()));
         let denied = |error: io::Error| format!("{}: {error}", parent.display());
         fs::create_dir(&parent).map_err(denied)?;
-        if !v2 {
-            let log = fs::File::open("/dev/kmsg").map(drop);
-            log.map_err(|error| {
-                let _ = fs::remove_dir(&parent);
-                format!("no cgroup v2 with memory, and /dev/kmsg: {error}")
-            })?;
-        }
         let root = tempfile::tempdir().expect("must be creatable");
         let link = |to: &Path, at: &str| {
             let at = root.path().join(at);
             fs::create_dir_all(at.parent().expect("must have one")).expect("must be creatable");
             std::os::unix::fs::symlink(to, at).expect("must be linkable");
         };
-        link(&parent, if v2 { "sys/fs/cgroup" } else { "sys/fs/cgroup/memory" });
+        link(&parent, "sys/fs/cgroup");
         link(Path::new("/dev/kmsg"), "dev/kmsg");
         link(Path::new("/proc"), "proc");
-        let mut cgroups = Self { root, made: vec![parent.clone()], parent, v2 };
-        cgroups.hand_down(&mount);
+        let mut cgroups = Self { root, made: vec![parent.clone()], parent };
+        Self::hand_down(&mount);
         let parent = cgroups.parent.clone();
-        cgroups.hand_down(&parent);
+        Self::hand_down(&parent);
         cgroups.make("kubepods");
         cgroups.make("kubepods/burstable");
         Ok(cgroups)
     }
 
     /// Enables the memory controller below the cgroup. It may be enabled already.
-    fn hand_down(&self, cgroup: &Path) {
-        if self.v2 {
-            let _ = fs::write(cgroup.join("cgroup.subtree_control"), "+memory");
-        }
+    fn hand_down(cgroup: &Path) {
+        let _ = fs::write(cgroup.join("cgroup.subtree_control"), "+memory");
     }
 
     fn make(&mut self, below: &str) -> PathBuf {
@@ -81,20 +72,17 @@ impl Cgroups {
     /// A pod with one container; returns both cgroups, to set limits.
     fn pod(&mut self, uid: &str) -> (PathBuf, PathBuf) {
         let pod = self.make(&format!("kubepods/burstable/pod{uid}"));
-        self.hand_down(&self.parent.join("kubepods"));
-        self.hand_down(&self.parent.join("kubepods/burstable"));
-        self.hand_down(&pod);
+        Self::hand_down(&self.parent.join("kubepods"));
+        Self::hand_down(&self.parent.join("kubepods/burstable"));
+        Self::hand_down(&pod);
         let container = self.make(&format!("kubepods/burstable/pod{uid}/c1"));
         (pod, container)
     }
 
-    fn limit(&self, cgroup: &Path) {
-        let name = if self.v2 { "memory.max" } else { "memory.limit_in_bytes" };
-        fs::write(cgroup.join(name), LIMIT.to_string()).expect("must be writable");
-        if self.v2 {
-            // Most nodes have no swap.
-            let _ = fs::write(cgroup.join("memory.swap.max"), "0");
-        }
+    fn limit(cgroup: &Path) {
+        fs::write(cgroup.join("memory.max"), LIMIT.to_string()).expect("must be writable");
+        // Most nodes have no swap.
+        let _ = fs::write(cgroup.join("memory.swap.max"), "0");
     }
 }
 
@@ -149,9 +137,9 @@ impl Listening {
     }
 
     /// The reports of all witnesses that this machine has.
-    async fn reported(&mut self, uid: &str, v2: bool) -> Vec<OomKill> {
+    async fn reported(&mut self, uid: &str) -> Vec<OomKill> {
         let mut reported = vec![self.next_of(uid).await];
-        if v2 && fs::File::open("/dev/kmsg").is_ok() {
+        if fs::File::open("/dev/kmsg").is_ok() {
             reported.push(self.next_of(uid).await);
         }
         reported
@@ -178,13 +166,13 @@ async fn a_real_kill_at_the_container_s_limit_is_reported_within_a_tenth_of_a_se
     for number in 0..5 {
         let uid = format!("real-{}-{number}", std::process::id());
         let (_, container) = cgroups.pod(&uid);
-        cgroups.limit(&container);
+        Cgroups::limit(&container);
         let mut child = run_in(&container, &format!("exec {HOG}"));
         let ended = tokio::task::spawn_blocking(move || {
             let status = child.wait().expect("must be our child");
             (status, Instant::now())
         });
-        let reported = listening.reported(&uid, cgroups.v2).await;
+        let reported = listening.reported(&uid).await;
         let heard = Instant::now();
         let (status, ended) = ended.await.expect("must not panic");
         assert!(!status.success(), "{status}");
@@ -209,11 +197,11 @@ async fn a_real_kill_of_a_child_leaves_the_container_alive() {
     let Some(mut cgroups) = cgroups("child") else { return };
     let uid = format!("child-{}", std::process::id());
     let (_, container) = cgroups.pod(&uid);
-    cgroups.limit(&container);
+    Cgroups::limit(&container);
     let mut listening = Listening::start(Host::new(cgroups.root.path().to_owned()));
     listening.silence_of("child-").await;
     let mut main = run_in(&container, &format!("{HOG}; exec sleep 60"));
-    for kill in listening.reported(&uid, cgroups.v2).await {
+    for kill in listening.reported(&uid).await {
         assert_eq!(kill.constraint, OomConstraint::ContainerLimit, "{kill:?}");
         assert_eq!(kill.container_lives, Some(true), "{kill:?}");
     }
@@ -227,11 +215,11 @@ async fn a_real_kill_at_the_pod_s_limit_is_the_pod_s() {
     let Some(mut cgroups) = cgroups("pod") else { return };
     let uid = format!("pod-{}", std::process::id());
     let (pod, container) = cgroups.pod(&uid);
-    cgroups.limit(&pod);
+    Cgroups::limit(&pod);
     let mut listening = Listening::start(Host::new(cgroups.root.path().to_owned()));
     listening.silence_of("pod-").await;
     let mut main = run_in(&container, &format!("exec {HOG}"));
-    for kill in listening.reported(&uid, cgroups.v2).await {
+    for kill in listening.reported(&uid).await {
         assert_eq!((kill.constraint, kill.limit), (OomConstraint::PodLimit, Some(LIMIT)));
         assert_eq!(kill.container_id.as_deref(), Some("c1"));
     }

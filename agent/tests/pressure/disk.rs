@@ -46,7 +46,7 @@ async fn bytes_of_volume(tree: &Tree) -> u64 {
 
 #[tokio::test]
 async fn layers_logs_and_volumes_come_together() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let scratch = volume(&tree, "a", "scratch");
     fill(&scratch.join("deep/file"), 3 * MIB);
     let map = tree.path(&format!("{DIR}/a/volumes/kubernetes.io~configmap/map/key"));
@@ -94,7 +94,7 @@ async fn layers_logs_and_volumes_come_together() {
 
 #[tokio::test]
 async fn without_the_runtime_s_figures_the_sums_are_not_known_but_logs_and_volumes_are() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     fill(&volume(&tree, "a", "v").join("f"), MIB);
     fill(&tree.path("var/log/pods/n_p_a/main/0.log"), MIB);
     let pod = without_runtime(&tree, "a").await;
@@ -107,7 +107,7 @@ async fn without_the_runtime_s_figures_the_sums_are_not_known_but_logs_and_volum
 
 #[tokio::test]
 async fn what_a_busy_runtime_says_late_counts_for_the_next_measurement_and_holds_for_a_while() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let (stats, late) = (vec![layer("a", "main", Some(MIB), Some(1))], Arc::new(Notify::new()));
     let words = Words { stats, late: Some(Arc::clone(&late)), ..Words::default() };
     let answered = FakeRuntime::start(tree.root(), words);
@@ -133,7 +133,7 @@ async fn what_a_busy_runtime_says_late_counts_for_the_next_measurement_and_holds
 
 #[tokio::test]
 async fn a_file_counts_once_and_by_what_is_allocated() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let dir = volume(&tree, "a", "v");
     fill(&dir.join("f"), 4 * MIB);
     let before = bytes_of_volume(&tree).await;
@@ -149,7 +149,7 @@ async fn a_file_counts_once_and_by_what_is_allocated() {
 
 #[tokio::test]
 async fn links_lead_a_walk_nowhere() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let outside = tempfile::tempdir().expect("must be creatable");
     fill(&outside.path().join("big"), 8 * MIB);
     let dir = volume(&tree, "a", "v");
@@ -171,7 +171,7 @@ async fn links_lead_a_walk_nowhere() {
 
 #[tokio::test]
 async fn a_volume_in_memory_is_none_on_disk() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     fill(&volume(&tree, "a", "disk").join("f"), MIB);
     let memory = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
     fill(&memory.path().join("shm/f"), MIB);
@@ -185,7 +185,7 @@ async fn a_volume_in_memory_is_none_on_disk() {
 
 #[tokio::test]
 async fn names_that_are_paths_belong_to_no_pod() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let pods = ["..", ".", "", "a/../../..", "/etc", "a\0b"];
     let answered =
         figures(&sink(&tree, None), Resource::Disk, &pods).await.expect("must be reported");
@@ -194,7 +194,7 @@ async fn names_that_are_paths_belong_to_no_pod() {
 
 #[tokio::test]
 async fn a_tree_that_is_too_deep_or_too_wide_counts_with_what_there_was_time_for() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let mut deep = volume(&tree, "a", "v");
     for _ in 0..200 {
         deep.push("d");
@@ -217,7 +217,7 @@ async fn a_tree_that_is_too_deep_or_too_wide_counts_with_what_there_was_time_for
 
 #[tokio::test]
 async fn many_pods_are_measured_within_the_time_for_all() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let names: Vec<_> = (0..2_000).map(|number| format!("p{number}")).collect();
     for name in &names {
         fill(&volume(&tree, name, "v").join("f"), 5_000);
@@ -241,7 +241,7 @@ async fn many_pods_are_measured_within_the_time_for_all() {
 
 #[tokio::test]
 async fn a_volume_that_changes_while_it_is_walked_does_no_harm() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let dir = volume(&tree, "a", "v");
     let over = Arc::new(AtomicBool::new(false));
     let (churn, ended) = (dir.clone(), Arc::clone(&over));
@@ -265,7 +265,7 @@ async fn a_volume_that_changes_while_it_is_walked_does_no_harm() {
 
 #[tokio::test]
 async fn kubelet_s_own_directory_may_be_another() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let volume = tree.path("var/lib/k0s/kubelet/pods/a/volumes/kubernetes.io~empty-dir/scratch");
     fill(&volume.join("file"), MIB);
     let dir = "/var/lib/k0s/kubelet";

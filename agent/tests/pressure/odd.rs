@@ -9,7 +9,7 @@ use agent_core::protocol::pressure::Sample;
 use super::sampler::{Both, sampler, take_sample};
 use super::tree::{Driver, MIB, Tree, psi, write};
 
-const V2_FILES: [&str; 11] = [
+const FILES: [&str; 11] = [
     "proc/meminfo",
     "proc/loadavg",
     "proc/sys/kernel/pid_max",
@@ -23,16 +23,8 @@ const V2_FILES: [&str; 11] = [
     "sys/fs/cgroup/kubepods/burstable/poda/memory.pressure",
 ];
 
-const V1_FILES: [&str; 5] = [
-    "sys/fs/cgroup/memory/memory.usage_in_bytes",
-    "sys/fs/cgroup/memory/memory.stat",
-    "sys/fs/cgroup/memory/kubepods/memory.limit_in_bytes",
-    "sys/fs/cgroup/memory/kubepods/memory.usage_in_bytes",
-    "sys/fs/cgroup/memory/kubepods/memory.stat",
-];
-
-fn v2() -> Tree {
-    let tree = Tree::v2(Driver::Cgroupfs);
+fn tree() -> Tree {
+    let tree = Tree::new(Driver::Cgroupfs);
     tree.pod("a", 10 * MIB);
     tree
 }
@@ -56,9 +48,9 @@ fn a_file_that_cannot_be_read_costs_its_own_figures_only() {
         file if file.contains("pressure") => None,
         _ => Some(AllocatableMemoryAvailable),
     };
-    let all = take_sample(&mut sampler(&v2())).signals.len();
-    for file in V2_FILES {
-        let tree = v2();
+    let all = take_sample(&mut sampler(&tree())).signals.len();
+    for file in FILES {
+        let tree = tree();
         tree.spoil(file);
         let sample = take_sample(&mut sampler(&tree));
         check(&sample, file);
@@ -73,19 +65,12 @@ fn a_file_that_cannot_be_read_costs_its_own_figures_only() {
             assert!(answered, "{file}: {:?}", sample.unreadable);
         }
     }
-    for file in V1_FILES {
-        let tree = Tree::v1(Driver::Cgroupfs);
-        tree.spoil(file);
-        let sample = take_sample(&mut sampler(&tree));
-        check(&sample, file);
-        assert_eq!(sample.signals.len(), all - 1, "{file}");
-    }
 }
 
 #[test]
 fn no_text_of_any_file_breaks_a_check() {
     let long = vec![b'9'; 1 << 20];
-    let texts: [&[u8]; 22] = [
+    let texts: [&[u8]; 21] = [
         b"",
         b"\n",
         b"0\n",
@@ -102,34 +87,30 @@ fn no_text_of_any_file_breaks_a_check() {
         b"anon 18446744073709551615\nfile 18446744073709551615\ninactive_file 1\n",
         b"anon 0\nfile 0\ninactive_file 18446744073709551615\n",
         b"anon 1\nfile",
-        b"total_inactive_file 18446744073709551615\n",
         b"0.1 0.2 0.3 1/18446744073709551615 1\n",
         b"0.1 0.2 0.3 /",
         b"some avg10=0.00 avg60=0.00 avg300=0.00 total=18446744073709551615\nfull avg10=0",
         b"some avg10=inf avg60=nan avg300=0 total=1\nfull avg10=1 avg60=1 avg300=1 total=1\n",
         &long,
     ];
-    let check_all = |tree: &Tree, files: &[&str]| {
-        for (file, text) in files.iter().flat_map(|file| texts.map(|text| (file, text))) {
-            let path = tree.path(file);
-            let sound = std::fs::read(&path).expect("must be readable");
-            write(&path, text);
-            let start = String::from_utf8_lossy(&text[..text.len().min(40)]);
-            let what = format!("{file} {start:?}");
-            let mut sampler = sampler(tree);
-            check(&take_sample(&mut sampler), &what);
-            // Once more, with what the sampler remembers of the first sample.
-            check(&take_sample(&mut sampler), &what);
-            write(&path, &sound);
-        }
-    };
-    check_all(&v2(), &V2_FILES);
-    check_all(&Tree::v1(Driver::Cgroupfs), &V1_FILES);
+    let tree = tree();
+    for (file, text) in FILES.iter().flat_map(|file| texts.map(|text| (file, text))) {
+        let path = tree.path(file);
+        let sound = std::fs::read(&path).expect("must be readable");
+        write(&path, text);
+        let start = String::from_utf8_lossy(&text[..text.len().min(40)]);
+        let what = format!("{file} {start:?}");
+        let mut sampler = sampler(&tree);
+        check(&take_sample(&mut sampler), &what);
+        // Once more, with what the sampler remembers of the first sample.
+        check(&take_sample(&mut sampler), &what);
+        write(&path, &sound);
+    }
 }
 
 #[test]
 fn a_kernel_without_psi_and_a_host_without_anything_are_said_to_be_so() {
-    let tree = v2();
+    let tree = tree();
     for file in ["proc/pressure/io", "sys/fs/cgroup/kubepods/memory.pressure"] {
         std::fs::remove_file(tree.path(file)).expect("must be removable");
     }
@@ -148,7 +129,7 @@ fn a_kernel_without_psi_and_a_host_without_anything_are_said_to_be_so() {
 
 #[test]
 fn links_in_the_tree_of_cgroups_lead_nowhere() {
-    let tree = v2();
+    let tree = tree();
     let kubepods = tree.path("sys/fs/cgroup/kubepods");
     symlink(&kubepods, kubepods.join("besteffort")).expect("must be creatable");
     symlink("/", kubepods.join("podlink")).expect("must be creatable");
@@ -158,7 +139,7 @@ fn links_in_the_tree_of_cgroups_lead_nowhere() {
 
 #[test]
 fn pods_that_come_and_go_while_they_are_read_do_no_harm() {
-    let tree = v2();
+    let tree = tree();
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -43,13 +43,7 @@ async fn take_sample(sink: &MeasureSink) -> Result<Box<Sample>, Failure> {
 
 #[tokio::test]
 async fn memory_is_working_set_and_swap_of_pods_and_named_containers() {
-    let trees = [
-        Tree::v2(Driver::Systemd),
-        Tree::v2(Driver::Cgroupfs),
-        Tree::v1(Driver::Systemd),
-        Tree::v1(Driver::Cgroupfs),
-    ];
-    for tree in trees {
+    for tree in [Tree::new(Driver::Systemd), Tree::new(Driver::Cgroupfs)] {
         tree.pod("a-1", 100 * MIB);
         tree.pod("b-2", 50 * MIB);
         tree.pod("not-asked", 10 * MIB);
@@ -69,7 +63,7 @@ async fn memory_is_working_set_and_swap_of_pods_and_named_containers() {
 
 #[tokio::test]
 async fn the_runtime_is_asked_for_names_only_when_there_is_a_new_container() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     tree.pod("a", 100 * MIB);
     let containers = vec![container("a", "main", "ac")];
     let answered = FakeRuntime::start(tree.root(), Words { containers, ..Words::default() });
@@ -97,7 +91,7 @@ async fn the_runtime_is_asked_for_names_only_when_there_is_a_new_container() {
 
 #[tokio::test]
 async fn without_a_runtime_pods_have_figures_and_containers_no_names() {
-    let tree = Tree::v2(Driver::Cgroupfs);
+    let tree = Tree::new(Driver::Cgroupfs);
     tree.pod("a", 100 * MIB);
     let answered =
         figures(&sink(&tree, None), Resource::Memory, &["a"]).await.expect("must be reported");
@@ -109,7 +103,7 @@ async fn without_a_runtime_pods_have_figures_and_containers_no_names() {
 
 #[tokio::test]
 async fn what_cannot_be_read_of_a_pod_is_none_and_of_all_pods_a_failure() {
-    let tree = Tree::v2(Driver::Cgroupfs);
+    let tree = Tree::new(Driver::Cgroupfs);
     for pod in ["a", "b"] {
         tree.pod(pod, 100 * MIB);
     }
@@ -131,8 +125,8 @@ async fn what_cannot_be_read_of_a_pod_is_none_and_of_all_pods_a_failure() {
 }
 
 #[tokio::test]
-async fn tasks_are_counted_where_they_are_under_either_version() {
-    for tree in [Tree::v2(Driver::Systemd), Tree::v1(Driver::Systemd)] {
+async fn tasks_are_counted_under_either_driver() {
+    for tree in [Tree::new(Driver::Systemd), Tree::new(Driver::Cgroupfs)] {
         tree.pod("a-1", MIB);
         let answered = figures(&sink(&tree, None), Resource::Pids, &["a-1"]).await;
         assert_eq!(answered.expect("must be reported")[&uid("a-1")].tasks, Some(12));
@@ -141,7 +135,7 @@ async fn tasks_are_counted_where_they_are_under_either_version() {
 
 #[tokio::test]
 async fn a_thousand_pods_are_measured_at_once() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let names: Vec<_> = (0..1_000).map(|number| format!("p{number}")).collect();
     for name in &names {
         tree.pod(name, MIB);
@@ -157,7 +151,7 @@ async fn a_thousand_pods_are_measured_at_once() {
 
 #[tokio::test]
 async fn the_runtime_says_where_its_images_lie_and_is_asked_once() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let other = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
     std::os::unix::fs::symlink(other.path(), tree.path("images")).expect("must be creatable");
     let images = vec![filesystem("/images"), filesystem("/var/lib/containerd")];
@@ -172,7 +166,7 @@ async fn the_runtime_says_where_its_images_lie_and_is_asked_once() {
 
 #[tokio::test]
 async fn a_runtime_that_does_not_say_where_its_images_lie_delays_one_sample_only() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let answered = FakeRuntime::start(tree.root(), Words { silent: true, ..Words::default() });
     let sink = sink(&tree, Some(answered.runtime()));
     let begin = Instant::now();
@@ -188,7 +182,7 @@ async fn a_runtime_that_does_not_say_where_its_images_lie_delays_one_sample_only
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_hangs_holds_up_one_sample_and_the_next_one_says_so() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let sink = sink(&tree, None);
     // A pipe blocks its reader for as long as a process could write to it.
     let path = tree.path("proc/loadavg");

@@ -7,6 +7,7 @@ use agent_core::pressure::observe::Observation;
 use agent_core::pressure::signal::Signal;
 use agent_core::pressure::usage::DiskLayout;
 use agent_core::protocol::pressure::Sample;
+use epilogue_agent::cgroups::NO_V2;
 use epilogue_agent::host::Host;
 use epilogue_agent::source::pressure::{DiskSampler, FilesystemPaths, KUBELET_DIR, Sampler};
 
@@ -54,13 +55,9 @@ fn of(available: u64, capacity: u64) -> Observation {
 }
 
 #[test]
-fn a_node_is_measured_under_both_drivers_and_both_versions() {
-    let trees = [
-        ("v2 systemd", Tree::v2(Driver::Systemd)),
-        ("v2 cgroupfs", Tree::v2(Driver::Cgroupfs)),
-        ("v1 systemd", Tree::v1(Driver::Systemd)),
-        ("v1 cgroupfs", Tree::v1(Driver::Cgroupfs)),
-    ];
+fn a_node_is_measured_under_both_drivers() {
+    let trees =
+        [("systemd", Tree::new(Driver::Systemd)), ("cgroupfs", Tree::new(Driver::Cgroupfs))];
     for (name, tree) in trees {
         tree.pod("a-1", 100 * MIB);
         let sample = take_sample(&mut sampler(&tree));
@@ -79,17 +76,29 @@ fn a_node_is_measured_under_both_drivers_and_both_versions() {
             Some(node.capacity)
         });
         assert!(sample.io.is_some_and(|io| io.some.total == 70 && io.full.total == 7), "{name}");
-        let v1 = name.starts_with("v1");
-        assert_eq!(sample.stall.is_none(), v1, "{name}");
-        let phrases: &[&str] =
-            if v1 { &["what pods wait for: the host has cgroup v1"] } else { &[] };
-        assert_eq!(sample.unreadable, phrases, "{name}");
+        assert!(sample.stall.is_some(), "{name}");
+        assert_eq!(sample.unreadable, [""; 0], "{name}");
     }
 }
 
 #[test]
+fn without_cgroup_v2_memory_is_not_measured_and_the_rest_is() {
+    let tree = Tree::new(Driver::Systemd);
+    tree.pod("a-1", MIB);
+    std::fs::remove_file(tree.path("sys/fs/cgroup/cgroup.controllers")).expect("must be removable");
+    let sample = take_sample(&mut sampler(&tree));
+    assert_eq!(sample.unreadable, [NO_V2]);
+    assert_eq!(found(&sample, Signal::MemoryAvailable), None);
+    assert_eq!(found(&sample, Signal::AllocatableMemoryAvailable), None);
+    assert!(sample.stall.is_none());
+    assert!(found(&sample, Signal::PidAvailable).is_some());
+    assert!(found(&sample, Signal::NodefsAvailable).is_some());
+    assert!(sample.io.is_some() && sample.swap.is_some());
+}
+
+#[test]
 fn what_each_pod_waits_for_is_reported_with_its_limit_once_it_has_waited() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     for name in ["a", "b"] {
         tree.pod(name, 100 * MIB);
     }
@@ -125,23 +134,17 @@ fn what_each_pod_waits_for_is_reported_with_its_limit_once_it_has_waited() {
 
 #[test]
 fn what_has_no_limit_has_no_allocatable_memory() {
-    for (tree, name, none) in [
-        (Tree::v2(Driver::Systemd), "memory.max", "max\n"),
-        (Tree::v1(Driver::Cgroupfs), "memory.limit_in_bytes", "9223372036854771712\n"),
-    ] {
-        tree.write_in("", name, none);
-        let sample = take_sample(&mut sampler(&tree));
-        assert_eq!(found(&sample, Signal::AllocatableMemoryAvailable), None);
-        let answered: Vec<_> =
-            sample.unreadable.iter().filter(|phrase| !phrase.contains("v1")).collect();
-        assert!(answered.is_empty(), "this is not a failure: {answered:?}");
-    }
+    let tree = Tree::new(Driver::Systemd);
+    tree.write_in("", "memory.max", "max\n");
+    let sample = take_sample(&mut sampler(&tree));
+    assert_eq!(found(&sample, Signal::AllocatableMemoryAvailable), None);
+    assert_eq!(sample.unreadable, [""; 0], "this is not a failure");
 }
 
 #[test]
 fn the_layout_is_determined_by_the_devices_once() {
     let other = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     symlink(other.path(), tree.path("images")).expect("must be creatable");
     let at = |images: &str, containers: Option<&str>| FilesystemPaths {
         images: Some(images.into()),
@@ -167,7 +170,7 @@ fn the_layout_is_determined_by_the_devices_once() {
 
 #[test]
 fn a_runtime_s_place_that_is_empty_is_only_mounted() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let empty = tree.path("var/lib/containerd");
     std::fs::remove_dir_all(&empty).expect("must be removable");
     std::fs::create_dir(&empty).expect("must be creatable");
@@ -183,7 +186,7 @@ fn a_runtime_s_place_that_is_empty_is_only_mounted() {
 
 #[test]
 fn a_cgroup_of_all_pods_that_comes_and_goes_is_found_again() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     tree.pod("a", MIB);
     let mut sampler = sampler(&tree);
     assert_eq!(take_sample(&mut sampler).stall.expect("must be known").pods.len(), 1);
@@ -201,7 +204,7 @@ fn a_cgroup_of_all_pods_that_comes_and_goes_is_found_again() {
 
 #[test]
 fn pods_that_have_come_and_gone_are_noticed_within_a_second() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     for pod in ["stays", "goes"] {
         tree.pod(pod, MIB);
     }
@@ -224,7 +227,7 @@ fn pods_that_have_come_and_gone_are_noticed_within_a_second() {
 
 #[test]
 fn thousands_of_pods_are_checked_within_bounds() {
-    let tree = Tree::v2(Driver::Cgroupfs);
+    let tree = Tree::new(Driver::Cgroupfs);
     for number in 0..3_000 {
         tree.write_in(&tree.of_pod(&format!("p{number}")), "memory.pressure", &psi(0, 0));
     }

@@ -71,7 +71,7 @@ async fn at_work(tree: &Tree, source: &mut Source) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stall_is_reported_within_100_ms_of_its_beginning() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let mut source = Source::start(tree.host());
     let mut total = at_work(&tree, &mut source).await;
     let mut latencies = Vec::new();
@@ -93,7 +93,7 @@ async fn a_stall_is_reported_within_100_ms_of_its_beginning() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stall_that_goes_on_is_reported_again_but_not_more_than_ten_times_a_second() {
-    let tree = Tree::v2(Driver::Cgroupfs);
+    let tree = Tree::new(Driver::Cgroupfs);
     let mut source = Source::start(tree.host());
     let mut total = at_work(&tree, &mut source).await;
     let begin = Instant::now();
@@ -110,7 +110,7 @@ async fn a_stall_that_goes_on_is_reported_again_but_not_more_than_ten_times_a_se
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disks_are_reported_apart_and_need_a_longer_stall() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let mut source = Source::start(tree.host());
     at_work(&tree, &mut source).await;
     overwrite(&tree.path("proc/pressure/io"), &text(1_000_000, 0));
@@ -130,7 +130,7 @@ async fn disks_are_reported_apart_and_need_a_longer_stall() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cgroup_that_goes_and_comes_is_watched_again() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let mut source = Source::start(tree.host());
     at_work(&tree, &mut source).await;
     tree.write("sys/fs/cgroup/kubepods/memory.pressure", &text(5, 5));
@@ -152,7 +152,7 @@ async fn a_cgroup_that_goes_and_comes_is_watched_again() {
 
 #[tokio::test]
 async fn a_host_without_psi_is_left_to_the_cores_own_pace() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     for file in ["proc/pressure/io", "proc/pressure/memory"] {
         std::fs::remove_file(tree.path(file)).expect("must be removable");
     }
@@ -166,7 +166,7 @@ async fn a_host_without_psi_is_left_to_the_cores_own_pace() {
 
 #[tokio::test]
 async fn files_that_are_none_of_the_kernels_are_not_watched() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     tree.spoil("proc/pressure/io");
     tree.write_in("", "memory.pressure", "garbage");
     let mut source = Source::start(tree.host());
@@ -178,7 +178,7 @@ async fn files_that_are_none_of_the_kernels_are_not_watched() {
 
 #[tokio::test]
 async fn the_source_ends_with_its_listener() {
-    let tree = Tree::v2(Driver::Systemd);
+    let tree = Tree::new(Driver::Systemd);
     let Source { events, task, .. } = Source::start(tree.host());
     drop(events);
     timeout(WITHIN, task).await.expect("must end").expect("must not panic");

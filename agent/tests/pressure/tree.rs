@@ -1,5 +1,4 @@
-//! Provides a host's files as a node with a kubelet has them: both of its drivers, both versions of
-//! cgroups.
+//! Provides a host's files as a node with a kubelet has them, for both of its drivers.
 //!
 //! The suite `agent` of `tests/` includes it by `#[path]`.
 
@@ -28,7 +27,6 @@ pub(crate) struct Tree {
     /// The directory, if it belongs to the tree.
     _dir: Option<TempDir>,
     driver: Driver,
-    v1: bool,
 }
 
 /// The text of `memory.pressure` and similar files, always of one length.
@@ -50,7 +48,7 @@ pub(crate) fn uid(text: &str) -> PodUid {
 
 impl Tree {
     /// A node with cgroup v2 and no pod.
-    pub(crate) fn v2(driver: Driver) -> Self {
+    pub(crate) fn new(driver: Driver) -> Self {
         let dir = tempfile::tempdir().expect("must be creatable");
         let tree = Self::at(dir.path(), driver);
         Self { _dir: Some(dir), ..tree }
@@ -58,7 +56,7 @@ impl Tree {
 
     /// The same in an existing directory.
     pub(crate) fn at(root: &Path, driver: Driver) -> Self {
-        let tree = Self::bare(root, driver, false);
+        let tree = Self::bare(root, driver);
         tree.write("sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n");
         tree.write("sys/fs/cgroup/memory.stat", &stat(1_000 * MIB, 500 * MIB, 300 * MIB));
         tree.write_in("", "memory.max", "2097152000\n");
@@ -68,22 +66,8 @@ impl Tree {
         tree
     }
 
-    /// A node with cgroup v1 and no pod.
-    pub(crate) fn v1(driver: Driver) -> Self {
-        let dir = tempfile::tempdir().expect("must be creatable");
-        let tree = Self::bare(dir.path(), driver, true);
-        let tree = Self { _dir: Some(dir), ..tree };
-        let stat = |bytes: u64| format!("inactive_file 1\ntotal_inactive_file {bytes}\n");
-        tree.write("sys/fs/cgroup/memory/memory.usage_in_bytes", "1572864000\n");
-        tree.write("sys/fs/cgroup/memory/memory.stat", &stat(300 * MIB));
-        tree.write_in("", "memory.limit_in_bytes", "2097152000\n");
-        tree.write_in("", "memory.usage_in_bytes", "1048576000\n");
-        tree.write_in("", "memory.stat", &stat(48_576_000));
-        tree
-    }
-
-    fn bare(root: &Path, driver: Driver, v1: bool) -> Self {
-        let tree = Self { root: root.to_owned(), _dir: None, driver, v1 };
+    fn bare(root: &Path, driver: Driver) -> Self {
+        let tree = Self { root: root.to_owned(), _dir: None, driver };
         tree.write("proc/meminfo", MEMINFO);
         tree.write("proc/loadavg", "0.10 0.20 0.30 2/345 6789\n");
         tree.write("proc/sys/kernel/pid_max", "32768\n");
@@ -113,14 +97,13 @@ impl Tree {
         write(&self.path(path), text.as_bytes());
     }
 
-    /// The cgroup of all pods, or one below it, where memory is counted.
+    /// The cgroup of all pods, or one below it.
     pub(crate) fn cgroup(&self, below: &str) -> String {
-        let tree = if self.v1 { "sys/fs/cgroup/memory" } else { "sys/fs/cgroup" };
         let name = match self.driver {
             Driver::Systemd => "kubepods.slice",
             Driver::Cgroupfs => "kubepods",
         };
-        format!("{tree}/{name}/{below}").trim_end_matches('/').to_owned()
+        format!("sys/fs/cgroup/{name}/{below}").trim_end_matches('/').to_owned()
     }
 
     pub(crate) fn write_in(&self, cgroup: &str, name: &str, text: &str) {
@@ -158,29 +141,16 @@ impl Tree {
         for (cgroup, bytes) in places {
             self.usage(&cgroup, bytes);
         }
-        if self.v1 {
-            let pids = self.cgroup(&self.of_pod(uid)).replacen("cgroup/memory", "cgroup/pids", 1);
-            self.write(&format!("{pids}/pids.current"), "12\n");
-        } else {
-            self.write_in(&self.of_pod(uid), "pids.current", "12\n");
-            self.write_in(&self.of_pod(uid), "memory.pressure", &psi(0, 0));
-            self.write_in(&self.of_pod(uid), "memory.max", "max\n");
-        }
+        self.write_in(&self.of_pod(uid), "pids.current", "12\n");
+        self.write_in(&self.of_pod(uid), "memory.pressure", &psi(0, 0));
+        self.write_in(&self.of_pod(uid), "memory.max", "max\n");
     }
 
     /// Sets a cgroup's usage, a fifth of it inactive files, and a MiB of swap.
     pub(crate) fn usage(&self, cgroup: &str, bytes: u64) {
-        let inactive = bytes / 5;
-        if self.v1 {
-            self.write_in(cgroup, "memory.usage_in_bytes", &format!("{bytes}\n"));
-            self.write_in(cgroup, "memory.stat", &format!("total_inactive_file {inactive}\n"));
-            let both = bytes + MIB;
-            self.write_in(cgroup, "memory.memsw.usage_in_bytes", &format!("{both}\n"));
-        } else {
-            self.write_in(cgroup, "memory.current", &format!("{bytes}\n"));
-            self.write_in(cgroup, "memory.stat", &stat(0, 0, inactive));
-            self.write_in(cgroup, "memory.swap.current", &format!("{MIB}\n"));
-        }
+        self.write_in(cgroup, "memory.current", &format!("{bytes}\n"));
+        self.write_in(cgroup, "memory.stat", &stat(0, 0, bytes / 5));
+        self.write_in(cgroup, "memory.swap.current", &format!("{MIB}\n"));
     }
 
     /// Removes the cgroup of a pod with all below it.

@@ -18,7 +18,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder};
 
-use crate::rate_limit::{RateLimit, RateLimited};
+use crate::rate_limit::{Backlog, RateLimit, RateLimited};
 
 /// The kubelet sets this variable in every container; its presence means that we run in a pod.
 const IN_CLUSTER_ENV: &str = "KUBERNETES_SERVICE_HOST";
@@ -101,12 +101,19 @@ pub async fn config(options: &ClientOptions) -> Result<Config, ClientError> {
 
 /// Builds a client for the cluster that the options name. Sends nothing yet.
 pub async fn connect(options: &ClientOptions) -> Result<Client, ClientError> {
+    Ok(connect_limited(options).await?.0)
+}
+
+/// Builds a client as [`connect`] does, and returns what tells whether its requests wait for the
+/// limit.
+pub async fn connect_limited(options: &ClientOptions) -> Result<(Client, Backlog), ClientError> {
     let config = config(options).await?;
     let url = config.cluster_url.to_string();
     let namespace = config.default_namespace.clone();
     let sender = sender(&config).map_err(|source| ClientError::Build(url, source))?;
     let limited = RateLimited::new(sender, options.rate_limit.clone());
-    Ok(ClientBuilder::new(limited, namespace).build())
+    let backlog = limited.backlog();
+    Ok((ClientBuilder::new(limited, namespace).build(), backlog))
 }
 
 /// Sends requests with the configuration's address, credentials and headers. It is `kube`'s own

@@ -12,6 +12,10 @@ use thiserror::Error;
 use tokio::time::Instant;
 use tower::{BoxError, Service, ServiceExt as _};
 
+/// Requests that wait for the limit go at multiples of this time, several at once: a process that
+/// wakes for each alone needs twice the CPU. The rate stays the same.
+const PULSE: Duration = Duration::from_millis(50);
+
 /// How requests are limited. The defaults are client-go's, but without a bucket: a server with
 /// priority and fairness needs none.
 #[derive(Clone, Debug)]
@@ -54,6 +58,21 @@ pub struct RateLimited<S> {
     bucket: Option<Arc<Mutex<Bucket>>>,
 }
 
+/// The requests that wait for the limit.
+#[derive(Clone, Debug, Default)]
+pub struct Backlog {
+    bucket: Option<Arc<Mutex<Bucket>>>,
+}
+
+impl Backlog {
+    /// Whether a request waits, or one that came now would.
+    pub fn has_waiting(&self) -> bool {
+        self.bucket.as_ref().is_some_and(|bucket| {
+            bucket.lock().unwrap_or_else(PoisonError::into_inner).left(Instant::now()) < 1.0
+        })
+    }
+}
+
 /// A token bucket. Requests queue by taking tokens in advance.
 #[derive(Debug)]
 struct Bucket {
@@ -61,21 +80,34 @@ struct Bucket {
     burst: f64,
     tokens: f64,
     filled: Instant,
+    began: Instant,
 }
 
 impl Bucket {
     fn new(per_second: f64, burst: u32, now: Instant) -> Self {
         let burst = f64::from(burst.max(1));
-        Self { per_second, burst, tokens: burst, filled: now }
+        Self { per_second, burst, tokens: burst, filled: now, began: now }
     }
 
-    /// Takes a token, and returns how long to wait for it.
-    fn take(&mut self, now: Instant) -> Duration {
+    /// The tokens at this time; below zero if requests wait.
+    fn left(&self, now: Instant) -> f64 {
         let grown = now.saturating_duration_since(self.filled).as_secs_f64() * self.per_second;
-        self.tokens = (self.tokens + grown).min(self.burst) - 1.0;
+        (self.tokens + grown).min(self.burst)
+    }
+
+    /// Takes a token, and returns how long to wait for it. Requests that wait go in pulses.
+    fn take(&mut self, now: Instant) -> Duration {
+        self.tokens = self.left(now) - 1.0;
         self.filled = now;
-        Duration::try_from_secs_f64(-self.tokens.min(0.0) / self.per_second)
-            .unwrap_or(Duration::ZERO)
+        let wait = Duration::try_from_secs_f64(-self.tokens.min(0.0) / self.per_second)
+            .unwrap_or(Duration::ZERO);
+        if wait.is_zero() {
+            return wait;
+        }
+        let due = now.saturating_duration_since(self.began).saturating_add(wait);
+        let late = due.as_nanos() % PULSE.as_nanos();
+        let rest = if late == 0 { 0 } else { PULSE.as_nanos() - late };
+        wait.saturating_add(Duration::from_nanos(u64::try_from(rest).unwrap_or(0)))
     }
 }
 
@@ -86,6 +118,11 @@ impl<S> RateLimited<S> {
             Arc::new(Mutex::new(Bucket::new(per_second, burst, Instant::now())))
         });
         Self { inner, rate_limit, bucket }
+    }
+
+    /// What tells whether requests wait for the limit.
+    pub fn backlog(&self) -> Backlog {
+        Backlog { bucket: self.bucket.clone() }
     }
 
     async fn token(&self) {
@@ -255,6 +292,35 @@ mod tests {
         tokio::time::advance(SECOND * 60).await;
         let waits = [0, 0, 0, 500].map(Duration::from_millis);
         assert_eq!(waits.map(|_| bucket.take(Instant::now())), waits);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_wait_go_together_at_the_same_rate() {
+        let mut bucket = Bucket::new(100.0, 1, Instant::now());
+        bucket.take(Instant::now());
+        tokio::time::advance(Duration::from_millis(3)).await;
+        let waits: Vec<u128> =
+            (0..200).map(|_| bucket.take(Instant::now()).as_millis() + 3).collect();
+        assert!(waits.iter().all(|wait| wait % 50 == 0), "{waits:?}");
+        assert_eq!(waits[..6], [50, 50, 50, 50, 50, 100]);
+        assert_eq!(waits[199], 2_000, "a hundred a second");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_backlog_shows_whether_requests_wait() {
+        let bucket = Some((1.0, 2));
+        let service = service_fn(|_: Request<Body>| async { Ok::<_, BoxError>(reply(200, None)) });
+        let limited = RateLimited::new(service, RateLimit { bucket, ..RateLimit::default() });
+        let backlog = limited.backlog();
+        let send = || async { limited.clone().oneshot(request("/pods")).await.expect("a reply") };
+        assert!(!backlog.has_waiting());
+        send().await;
+        assert!(!backlog.has_waiting(), "another one would go at once");
+        send().await;
+        assert!(backlog.has_waiting());
+        tokio::time::advance(SECOND).await;
+        assert!(!backlog.has_waiting());
+        assert!(!Backlog::default().has_waiting(), "without a limit");
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use controller_core::job::{Memory, Settings, SyncInput, Versions};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::colour::Paint;
 use crate::render;
@@ -100,6 +100,8 @@ fn answer(picture: &Picture, arguments: &Arguments, paint: Paint) -> anyhow::Res
         seen: Versions::default(),
         now: arguments.at.unwrap_or_else(Timestamp::now),
         settings: &Settings { manage_all_jobs: arguments.manage_all_jobs, ..Settings::default() },
+        // What the next write shows, whenever it comes.
+        counts_max: SignedDuration::ZERO,
     });
     Ok(match arguments.output {
         Output::Text => render::text(&explanation, paint),

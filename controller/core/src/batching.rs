@@ -9,6 +9,15 @@ use crate::workqueue::Moment;
 /// The longest that a change waits; upstream calls it `SyncJobBatchPeriod`.
 pub const BATCH_MAX: Duration = Duration::from_secs(1);
 
+/// How long the status may lack new pods. It is as long as changes of pods wait anyway.
+const COUNTS_MAX: Duration = BATCH_MAX;
+
+/// The same while the process is busy: short Jobs then end before a write shows their pods.
+const COUNTS_MAX_BUSY: Duration = Duration::from_secs(5);
+
+/// The same while calls wait for `--kube-api-qps`: a write of a count takes the turn of a pod.
+const COUNTS_MAX_LIMITED: Duration = Duration::from_mins(1);
+
 /// From this many syncs a second on, the process counts as busy.
 const BUSY_SYNCS_PER_SECOND: usize = 20;
 
@@ -31,6 +40,18 @@ pub enum Batching {
     /// Job wait a second for the one before. ([Q3])
     #[default]
     Adaptive,
+}
+
+/// How much the process has to do, which decides how long counts of a status may wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pressure {
+    /// Little.
+    #[default]
+    Quiet,
+    /// Jobs wait for their sync, or many were synced of late.
+    Busy,
+    /// Calls wait for `--kube-api-qps`.
+    Limited,
 }
 
 /// The kind of a change, which decides its urgency.
@@ -147,6 +168,17 @@ impl Batching {
         match self {
             Self::Fixed(period) => period,
             Self::Adaptive => adaptive_delay(input),
+        }
+    }
+
+    /// How long `status.active` may lack new pods, so that one write stores them together with
+    /// what follows.
+    pub fn counts_max(self, pressure: Pressure) -> Duration {
+        match (self, pressure) {
+            (Self::Fixed(_), _) => Duration::ZERO,
+            (Self::Adaptive, Pressure::Quiet) => COUNTS_MAX,
+            (Self::Adaptive, Pressure::Busy) => COUNTS_MAX_BUSY,
+            (Self::Adaptive, Pressure::Limited) => COUNTS_MAX_LIMITED,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Decides which Event objects the controller writes: equal events are counted up, many similar
 //! ones become one.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use epilogue_common::outcome::FailureKind;
@@ -24,8 +24,18 @@ const COUNT_DELAY: SignedDuration = SignedDuration::from_secs(5);
 const ATTEMPTS_MAX: u32 = 5;
 /// The time between two attempts.
 const RETRY_DELAY: SignedDuration = SignedDuration::from_secs(2);
+/// How long the event of created pods waits for the end of the Job.
+const CREATION_DELAY: SignedDuration = SignedDuration::from_secs(1);
+/// The same where there are many events. Most short Jobs end within it.
+const CREATION_DELAY_BUSY: SignedDuration = SignedDuration::from_secs(10);
+/// More events than this within [`CREATION_DELAY_BUSY`] are many.
+const FEW_EVENTS: usize = 20;
+/// The reason of created pods.
+const CREATED: &str = "SuccessfulCreate";
+/// The reason of a Job that succeeded.
+const COMPLETED: &str = "Completed";
 /// Reasons that a Job may report once per pod.
-const PER_POD: [&str; 4] = ["SuccessfulCreate", "FailedCreate", "SuccessfulDelete", "FailedDelete"];
+const PER_POD: [&str; 4] = [CREATED, "FailedCreate", "SuccessfulDelete", "FailedDelete"];
 
 /// The object that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +76,10 @@ pub struct EventSeries {
     similar: HashMap<(Uid, Arc<str>), Similar>,
     /// When each series is due for its next write.
     due: BTreeSet<(Timestamp, u64)>,
+    /// The event of created pods that waits, by Job.
+    waiting_creations: HashMap<Uid, u64>,
+    /// When the newest events were recorded, as many as make many.
+    newest: VecDeque<Timestamp>,
     next_id: u64,
     dropped: u64,
 }
@@ -99,8 +113,21 @@ impl Regarding {
 
 impl EventSeries {
     /// Records an event of a Job.
-    pub fn record(&mut self, job: Regarding, event: EventDraft, now: Timestamp) {
+    ///
+    /// DIVERGES(upstream): the event of created pods waits for a second, and for 10 s where there
+    /// are many events. If the Job completes meanwhile, its event names them, and one write says
+    /// both. Upstream writes each at once, and its client drops those beyond a rate.
+    pub fn record(&mut self, job: Regarding, mut event: EventDraft, now: Timestamp) {
         self.forget_old(now);
+        if event.reason == COMPLETED
+            && let Some(created) = self.take_waiting_creation(&job.uid)
+        {
+            event.message = format!("{}. {created}", event.message);
+        }
+        self.newest.push_back(now);
+        if self.newest.len() > FEW_EVENTS + 1 {
+            self.newest.pop_front();
+        }
         let key = self.key_of(&job.uid, &event, now);
         if let Some(id) = self.by_event.get(&key).copied() {
             self.count_up(id, event, now);
@@ -110,20 +137,60 @@ impl EventSeries {
             self.dropped += 1;
             return;
         }
-        self.begin(job, key, event, now);
+        let waits = event.reason == CREATED && key.1.message.is_some();
+        let uid = job.uid.clone();
+        let id = self.begin(job, key, event, now);
+        if waits {
+            self.schedule(id, after(now, CREATION_DELAY));
+            self.waiting_creations.insert(uid, id);
+        } else {
+            self.schedule(id, now);
+        }
+    }
+
+    /// Whether there are many events.
+    fn is_busy(&self, now: Timestamp) -> bool {
+        let oldest = self.newest.front().filter(|_| self.newest.len() > FEW_EVENTS);
+        oldest.is_some_and(|oldest| now.duration_since(*oldest) < CREATION_DELAY_BUSY)
+    }
+
+    /// Drops the event of created pods of this Job if it waits and is the only one, and returns its
+    /// message.
+    fn take_waiting_creation(&mut self, job: &Uid) -> Option<String> {
+        let similar = self.similar.get(&(job.clone(), Arc::from(CREATED)))?;
+        if similar.messages != 1 {
+            return None;
+        }
+        let id = self.waiting_creations.remove(job)?;
+        let message = self.series.get(&id)?.write.event.message.clone();
+        self.drop_series(id);
+        Some(message)
     }
 
     /// The next write that is due. The caller must return it to [`Self::written`] or
     /// [`Self::failed`].
     pub fn next(&mut self, now: Timestamp) -> Option<EventWrite> {
-        let (at, id) = self.due.first().copied()?;
-        if at > now {
-            return None;
+        loop {
+            let (at, id) = self.due.first().copied()?;
+            if at > now {
+                return None;
+            }
+            self.due.remove(&(at, id));
+            let is_busy = self.is_busy(now);
+            let series = self.series.get_mut(&id)?;
+            series.due = None;
+            let job = &series.write.regarding.uid;
+            if self.waiting_creations.get(job) != Some(&id) {
+                return Some(series.write.clone());
+            }
+            let longest = after(series.write.first, CREATION_DELAY_BUSY);
+            if is_busy && now < longest {
+                self.schedule(id, longest);
+                continue;
+            }
+            self.waiting_creations.remove(job);
+            return Some(series.write.clone());
         }
-        self.due.remove(&(at, id));
-        let series = self.series.get_mut(&id)?;
-        series.due = None;
-        Some(series.write.clone())
     }
 
     /// When the next write is due.
@@ -135,6 +202,7 @@ impl EventSeries {
     pub fn hurry(&mut self) {
         let ids: Vec<u64> = self.due.iter().map(|(_, id)| *id).collect();
         self.due.clear();
+        self.waiting_creations.clear();
         for id in ids {
             self.schedule(id, Timestamp::UNIX_EPOCH);
         }
@@ -213,7 +281,7 @@ impl EventSeries {
         key: (Uid, EventKey),
         event: EventDraft,
         now: Timestamp,
-    ) {
+    ) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
         let stamp = now.as_nanosecond().cast_unsigned().wrapping_add(u128::from(id));
@@ -229,7 +297,7 @@ impl EventSeries {
         };
         self.by_event.insert(key.clone(), id);
         self.series.insert(id, Series { write, key, due: None, attempts: 0 });
-        self.schedule(id, now);
+        id
     }
 
     fn count_up(&mut self, id: u64, event: EventDraft, now: Timestamp) {
@@ -238,13 +306,15 @@ impl EventSeries {
         series.write.last = now;
         series.write.event = combined(&series.key.1, event);
         if series.due.is_none() {
-            self.schedule(id, now.checked_add(COUNT_DELAY).unwrap_or(now));
+            self.schedule(id, after(now, COUNT_DELAY));
         }
     }
 
     fn schedule(&mut self, id: u64, at: Timestamp) {
         if let Some(series) = self.series.get_mut(&id) {
-            series.due = Some(at);
+            if let Some(before) = series.due.replace(at) {
+                self.due.remove(&(before, id));
+            }
             self.due.insert((at, id));
         }
     }
@@ -276,6 +346,11 @@ impl EventSeries {
         let recent = |at: Timestamp| now.duration_since(at) <= WINDOW;
         self.similar.retain(|_, similar| similar.last.is_some_and(recent));
     }
+}
+
+/// The time this much later.
+fn after(time: Timestamp, wait: SignedDuration) -> Timestamp {
+    time.checked_add(wait).unwrap_or(time)
 }
 
 fn combined(key: &EventKey, event: EventDraft) -> EventDraft {
@@ -357,12 +432,13 @@ mod tests {
             EventDraft::normal("Completed", "Job completed"),
             at(0),
         );
-        let writes = drain(&mut series, at(0));
+        let writes = drain(&mut series, at(10));
         assert_eq!(writes.len(), SIMILAR_MAX + 2);
-        assert_eq!(writes[SIMILAR_MAX].count, 490);
+        let combined = writes.iter().find(|write| write.count == 490).expect("must be there");
         let message = "(combined from similar events): Created pod: a-499";
-        assert_eq!(writes[SIMILAR_MAX].event.message, message);
-        assert_eq!(writes[SIMILAR_MAX + 1].event.reason, "Completed");
+        assert_eq!(combined.event.message, message);
+        let end = writes.iter().find(|write| write.event.reason == "Completed");
+        assert_eq!(end.map(|write| &*write.event.message), Some("Job completed"));
     }
 
     #[test]
@@ -375,7 +451,7 @@ mod tests {
         let end = EventDraft::warning("BackoffLimitExceeded", "Job has reached the limit");
         series.record(Regarding::of(&sample("late")), end, at(0));
         assert_eq!(series.dropped(), 1);
-        let writes = drain(&mut series, at(0));
+        let writes = drain(&mut series, at(10));
         assert_eq!(writes.len(), PENDING_MAX + 1);
         assert!(writes.iter().any(|write| write.event.reason == "BackoffLimitExceeded"));
     }
@@ -394,15 +470,75 @@ mod tests {
         assert!(series.failed(&write, FailureKind::ServerError, at(1000)));
         assert_eq!(series.next_due(), None);
         series.record(Regarding::of(&sample("a")), created(1), at(0));
-        let write = series.next(at(0)).expect("must be due");
-        assert!(series.failed(&write, FailureKind::Forbidden, at(0)), "that will not pass");
+        let write = series.next(at(1)).expect("must be due");
+        assert!(series.failed(&write, FailureKind::Forbidden, at(1)), "that will not pass");
+    }
+
+    /// Records more events than a controller with little to do has, of Jobs of their own.
+    fn busy(series: &mut EventSeries) {
+        for index in 0..FEW_EVENTS {
+            let job = Regarding::of(&sample(&format!("other-{index}")));
+            series.record(job, EventDraft::normal("Suspended", "Job suspended"), at(0));
+        }
+        drain(series, at(0));
+    }
+
+    fn completed() -> EventDraft {
+        EventDraft::normal("Completed", "Job completed")
+    }
+
+    #[test]
+    fn among_many_events_the_end_names_the_created_pods() {
+        let mut series = EventSeries::default();
+        busy(&mut series);
+        series.record(Regarding::of(&sample("a")), created(0), at(0));
+        assert!(drain(&mut series, at(9)).is_empty());
+        series.record(Regarding::of(&sample("a")), completed(), at(9));
+        let writes = drain(&mut series, at(9));
+        let [only] = writes.as_slice() else { panic!("{writes:?}") };
+        assert_eq!(only.event.reason, "Completed");
+        assert_eq!(only.event.message, "Job completed. Created pod: a-0");
+        assert_eq!(series.next_due(), None);
+    }
+
+    #[test]
+    fn a_creation_waits_ten_seconds_and_for_no_failure() {
+        let mut series = EventSeries::default();
+        busy(&mut series);
+        series.record(Regarding::of(&sample("a")), created(0), at(0));
+        let end = EventDraft::warning("BackoffLimitExceeded", "Job has reached the limit");
+        series.record(Regarding::of(&sample("a")), end, at(1));
+        assert_eq!(drain(&mut series, at(1)).len(), 1);
+        assert_eq!(drain(&mut series, at(10)).len(), 1, "the creation");
+        series.record(Regarding::of(&sample("a")), completed(), at(11));
+        let writes = drain(&mut series, at(11));
+        assert_eq!(writes[0].event.message, "Job completed", "it is written already");
+    }
+
+    #[test]
+    fn among_few_events_a_creation_waits_for_a_second() {
+        let mut series = EventSeries::default();
+        for second in 0..100 {
+            let name = format!("job-{second}");
+            series.record(Regarding::of(&sample(&name)), created(0), at(second));
+            assert_eq!(drain(&mut series, at(second)).len(), usize::from(second > 0));
+        }
+    }
+
+    #[test]
+    fn a_creation_that_waits_is_written_before_the_process_ends() {
+        let mut series = EventSeries::default();
+        busy(&mut series);
+        series.record(Regarding::of(&sample("a")), created(0), at(0));
+        series.hurry();
+        assert_eq!(drain(&mut series, at(0)).len(), 1);
     }
 
     #[test]
     fn an_event_that_expired_is_made_anew() {
         let mut series = EventSeries::default();
         series.record(Regarding::of(&sample("a")), created(0), at(0));
-        drain(&mut series, at(0));
+        drain(&mut series, at(1));
         series.record(Regarding::of(&sample("a")), created(0), at(1));
         series.hurry();
         let write = series.next(at(1)).expect("must be due at once");

@@ -9,14 +9,14 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::Agent;
-use super::cancel::{REFUSED_MAX, stands};
+use super::calls::{Part, Verb};
 use super::notices::{POD_LOST, RECOVERED};
-use super::outbox::Task;
 use crate::pod::{PodSource, PodUid, PodView};
-use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::protocol::action::{PodRef, Purpose};
 use crate::protocol::event::{Now, RuntimeState};
-use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, verdict};
-use crate::termination::patches;
+use crate::termination::attempt::{Attempt, Follow};
+use crate::termination::correction::Correction;
+use crate::termination::patches::{self, stands};
 
 /// A runtime that is silent for this long proves nothing. The kubelet waits for it, too.
 const WITNESS_LASTS: Duration = Duration::from_mins(1);
@@ -24,14 +24,12 @@ const WITNESS_LASTS: Duration = Duration::from_mins(1);
 /// A pod to check.
 #[derive(Debug)]
 struct RecoveredPod {
-    pod: PodRef,
+    correction: Correction,
     why: Why,
-    read: Attempt,
     /// The runtime's check whether anything runs, where only a clock says that nothing does.
     inspect: Attempt,
     /// The end of the runtime checks, on CLOCK_MONOTONIC.
     ask_until: Duration,
-    patch: Attempt,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,12 +71,7 @@ impl BootRecovery {
             return false;
         }
         let inspect = if ask { Attempt::wanted() } else { Attempt::default() };
-        self.add(
-            super::disruption_target::pod_ref(pod),
-            why,
-            inspect,
-            now.monotonic + WITNESS_LASTS,
-        );
+        self.add(PodRef::of(pod), why, inspect, now.monotonic + WITNESS_LASTS);
         true
     }
 
@@ -94,9 +87,9 @@ impl BootRecovery {
 
     fn add(&mut self, pod: PodRef, why: Why, inspect: Attempt, ask_until: Duration) {
         self.known.insert(pod.uid.clone());
-        let (read, patch) = (Attempt::wanted(), Attempt::default());
-        let recovery = RecoveredPod { pod, why, read, inspect, ask_until, patch };
-        self.pods.insert(recovery.pod.uid.clone(), recovery);
+        let uid = pod.uid.clone();
+        let correction = Correction::new(pod);
+        self.pods.insert(uid, RecoveredPod { correction, why, inspect, ask_until });
     }
 
     pub(super) fn len(&self) -> usize {
@@ -151,31 +144,25 @@ impl Agent {
         let boot = self.surely_before_boot();
         let mut settled = Vec::new();
         for (uid, recovery) in &mut self.boot_recovery.pods {
-            let ours = recovery.read.is_in_flight() || recovery.patch.is_in_flight();
-            if ours || self.outbox.is_busy_with(uid) {
+            let correction = &mut recovery.correction;
+            if correction.is_in_flight() || self.calls.is_busy_with(uid) {
                 continue;
             }
             // The agent asks the runtime and the API at the same time, because the kubelet is about
             // to report.
             if recovery.inspect.is_open() && self.clock.reached(recovery.ask_until) {
-                self.outbox.log(true, Some(&recovery.pod), "nothing proves that it does not run");
+                self.calls.log(true, Some(&correction.pod), "nothing proves that it does not run");
                 settled.push(uid.clone());
                 continue;
             }
-            if recovery.inspect.is_due(&self.clock) && self.outbox.has_room_to_inspect() {
-                recovery.inspect.sent();
-                let action = Action::InspectPod(recovery.pod.clone());
-                self.outbox.send(Task::RecoveryInspect(uid.clone()), action);
-            }
-            if !self.outbox.has_room() {
+            let (what, inspect) = ((Part::BootRecovery, Verb::Inspect), &mut recovery.inspect);
+            self.calls.inspect(what, &correction.pod, inspect, &self.clock);
+            if !self.calls.has_room() {
                 break;
             }
-            if recovery.read.is_open() {
-                if recovery.read.is_due(&self.clock) {
-                    recovery.read.sent();
-                    let action = Action::ReadPod(recovery.pod.clone());
-                    self.outbox.send(Task::Read(uid.clone()), action);
-                }
+            if correction.read.is_open() {
+                let Correction { pod, read, .. } = correction;
+                self.calls.read(Part::BootRecovery, pod, read, &self.clock);
                 continue;
             }
             let found = self.pods.get(uid).and_then(|pod| remedy(pod, recovery.why, boot));
@@ -187,19 +174,15 @@ impl Agent {
             if let (Purpose::Clear, Why::Marked(at, _)) = (purpose, recovery.why) {
                 recovery.why = Why::RunsAgain(at);
             }
-            if recovery.inspect.is_open() || !recovery.patch.is_due(&self.clock) {
+            if recovery.inspect.is_open() || !correction.patch.is_due(&self.clock) {
                 continue;
             }
-            recovery.patch.sent();
-            let pod = recovery.pod.clone();
-            let (task, body) = match purpose {
-                Purpose::Clear => {
-                    let body = self.pods.get(uid).map_or(body, |pod| patches::clear(pod, wall));
-                    (Task::Clear(uid.clone()), body)
-                }
-                Purpose::Mark | Purpose::Fail | Purpose::Cause => (Task::Mark(uid.clone()), body),
+            correction.patch.sent();
+            let body = match self.pods.get(uid) {
+                Some(pod) if purpose == Purpose::Clear => patches::clear(pod, wall),
+                _ => body,
             };
-            self.outbox.send(task, Action::PatchStatus { pod, purpose, body });
+            self.calls.patch(Part::BootRecovery, purpose, &correction.pod, body);
         }
         for uid in settled {
             self.recovered(&uid);
@@ -209,26 +192,8 @@ impl Agent {
     pub(super) fn recovery_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
         let now = self.clock.monotonic();
         let Some(recovery) = self.boot_recovery.pods.get_mut(uid) else { return };
-        match result {
-            Ok(None) => {
-                self.pods.gone(uid);
-                self.recovered(uid);
-            }
-            Ok(Some(pod)) => {
-                recovery.read.done();
-                recovery.patch.want();
-                self.pods.observe((**pod).clone());
-            }
-            Err(failure) => match verdict(failure) {
-                Verdict::Gone => self.recovered(uid),
-                Verdict::Skip | Verdict::Refused => {
-                    recovery.read.give_up();
-                    recovery.patch.want();
-                }
-                Verdict::ReadAgain | Verdict::Retry => {
-                    recovery.read.failed(now, pace(uid), Some(failure));
-                }
-            },
+        if recovery.correction.was_read(result, now) == Follow::Gone {
+            self.recovered(uid);
         }
     }
 
@@ -250,44 +215,30 @@ impl Agent {
             Ok(_) => {
                 let text = "the runtime does not prove that it is terminated: it is not reported \
                             as lost";
-                self.outbox.log(false, Some(&recovery.pod), text);
+                self.calls.log(false, Some(&recovery.correction.pod), text);
                 self.recovered(uid);
             }
-            Err(failure) => recovery.inspect.failed(now, pace(uid), Some(failure)),
+            Err(failure) => recovery.inspect.failed(now, recovery.correction.pace(), Some(failure)),
         }
     }
 
     pub(super) fn recovery_patched(&mut self, uid: &PodUid, result: &Outcome<()>) {
         let now = self.clock.monotonic();
         let Some(recovery) = self.boot_recovery.pods.get_mut(uid) else { return };
-        let Err(failure) = result else {
-            let (pod, lost) = (recovery.pod.clone(), matches!(recovery.why, Why::Lost(_)));
-            self.boot_recovery.marked += 1;
-            if lost {
-                self.emit_pod_event(pod, POD_LOST, "DisruptionTarget set: its node went down.");
+        match recovery.correction.was_patched(result, now) {
+            Follow::Done => {
+                self.boot_recovery.marked += 1;
+                if matches!(recovery.why, Why::Lost(_)) {
+                    let pod = recovery.correction.pod.clone();
+                    self.emit_pod_event(pod, POD_LOST, "DisruptionTarget set: its node went down.");
+                }
+                self.recovered(uid);
             }
-            self.recovered(uid);
-            return;
-        };
-        let pod = recovery.pod.clone();
-        match verdict(failure) {
-            Verdict::Gone => self.recovered(uid),
-            Verdict::ReadAgain => {
-                recovery.patch.met_change();
-                recovery.read.want_again();
-            }
-            Verdict::Retry => {
-                recovery.patch.failed(now, pace(uid), Some(failure));
-                recovery.read.want_again();
-            }
-            // An API server that has also just booted may refuse everything for a while.
-            Verdict::Refused if recovery.patch.failures() < REFUSED_MAX => {
-                recovery.patch.failed(now, pace(uid), None);
-                recovery.read.want_again();
-            }
-            Verdict::Skip | Verdict::Refused => {
-                let text = format!("boot recovery cannot write this pod's status: {failure}");
-                self.outbox.log(true, Some(&pod), text);
+            Follow::Gone => self.recovered(uid),
+            Follow::Reread | Follow::Retry => {}
+            Follow::Refused => {
+                let text = "boot recovery cannot write this pod's status";
+                self.calls.log_refusal(&recovery.correction.pod, text, result);
                 self.recovered(uid);
             }
         }
@@ -297,14 +248,10 @@ impl Agent {
         if self.boot_recovery.pods.remove(uid).is_some() && self.boot_recovery.is_empty() {
             let written = std::mem::take(&mut self.boot_recovery.marked);
             let text = format!("boot recovery: all pods checked, {written} corrected");
-            self.outbox.log(false, None, text.clone());
+            self.calls.log(false, None, text.clone());
             if written > 0 {
                 self.emit_event(false, RECOVERED, text);
             }
         }
     }
-}
-
-fn pace(uid: &PodUid) -> Pace {
-    Pace { wait_max: WAIT_MAX_HASTE * 5, latest: None, salt: salt(&uid.0) }
 }

@@ -2,33 +2,27 @@
 //! conditions first.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use epilogue_common::announcement::Announcement;
 use epilogue_common::outcome::Outcome;
 use jiff::Timestamp;
 
 use super::Agent;
-use super::disruption_target::record;
-use super::outbox::Task;
+use super::calls::{Part, Task, Verb};
 use crate::pod::{Disruption, PodUid, PodView};
-use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::protocol::action::{PodRef, Purpose};
 use crate::protocol::journal::{Intent, Record};
-use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX_HASTE, salt, verdict};
-use crate::termination::patches;
+use crate::termination::attempt::Follow;
+use crate::termination::correction::Correction;
+use crate::termination::patches::{self, stands};
 use crate::termination::progress::Terminator;
-
-/// Limit of attempts to remove a condition against refusals of the API: about a minute.
-pub(super) const REFUSED_MAX: u32 = 16;
 
 /// A condition to remove.
 #[derive(Debug)]
 struct Revocation {
-    pod: PodRef,
+    correction: Correction,
     /// When the condition was set; this time identifies it as the agent's own.
     at: Timestamp,
-    read: Attempt,
-    clear: Attempt,
 }
 
 /// All conditions to remove, and those already removed.
@@ -44,16 +38,6 @@ pub(super) struct RevokedMarks {
 }
 
 impl RevokedMarks {
-    /// Whether a read of the pod is under way.
-    pub(super) fn is_reading(&self, uid: &PodUid) -> bool {
-        self.pods.get(uid).is_some_and(|revocation| revocation.read.is_in_flight())
-    }
-
-    /// Whether a removal is unanswered.
-    pub(super) fn is_revoking(&self, uid: &PodUid) -> bool {
-        self.pods.get(uid).is_some_and(|revocation| revocation.clear.is_in_flight())
-    }
-
     pub(super) fn len(&self) -> usize {
         self.pods.len()
     }
@@ -77,8 +61,7 @@ impl RevokedMarks {
     /// Removes the condition that was set on the pod at `at`. The agent reads the pod first: the
     /// cached state may be older than the mark.
     pub(super) fn add(&mut self, pod: PodRef, at: Timestamp) {
-        let revocation = Revocation { pod, at, read: Attempt::wanted(), clear: Attempt::default() };
-        self.pods.insert(revocation.pod.uid.clone(), revocation);
+        self.pods.insert(pod.uid.clone(), Revocation { correction: Correction::new(pod), at });
     }
 
     pub(super) fn pod_gone(&mut self, uid: &PodUid) {
@@ -91,12 +74,12 @@ impl RevokedMarks {
     pub(super) fn hand_over(&mut self) -> BTreeMap<PodUid, (PodRef, Timestamp)> {
         self.revoked.clear();
         let pods = std::mem::take(&mut self.pods);
-        pods.into_iter().map(|(uid, revocation)| (uid, (revocation.pod, revocation.at))).collect()
+        pods.into_iter().map(|(uid, it)| (uid, (it.correction.pod, it.at))).collect()
     }
 
     fn done(&mut self, uid: &PodUid) {
         if let Some(revocation) = self.pods.remove(uid) {
-            self.revoked.insert(uid.clone(), (revocation.pod, revocation.at));
+            self.revoked.insert(uid.clone(), (revocation.correction.pod, revocation.at));
         }
     }
 }
@@ -121,24 +104,15 @@ impl Agent {
     pub(super) fn leave_shutdown(&mut self) {
         let Some(shutdown) = self.shutdown.take() else { return };
         // Actions that the shell has not fetched yet are dropped.
-        self.outbox.retract(|task| {
-            matches!(
-                task,
-                Task::Mark(_)
-                    | Task::End(_)
-                    | Task::Stop(_)
-                    | Task::Inspect(_)
-                    | Task::ExitCheck(_)
-                    | Task::Fail(_)
-            )
-        });
+        self.calls.retract_shutdown();
         for (uid, termination) in shutdown.terminations {
             if !termination.mark.was_sent() {
                 continue;
             }
             // Pods that the runtime has stopped and that cannot run again are disrupted for good.
             let stopped = termination.terminator == Terminator::Stop
-                && (termination.end.is_done() || self.outbox.has(&Task::Stop(uid.clone())))
+                && (termination.end.is_done()
+                    || self.calls.has(&Task::Pod(Part::Shutdown, Verb::Stop, uid.clone())))
                 && self.pods.get(&uid).is_some_and(PodView::cannot_run_again);
             if stopped {
                 self.revoked_marks.keep(uid);
@@ -193,11 +167,11 @@ impl Agent {
                 let ours =
                     |disruption: &&Disruption| disruption.message == patches::SHUTDOWN_MESSAGE;
                 let at = pod.disruption.as_ref().filter(ours)?.since?;
-                stands(pod, at).then(|| (super::disruption_target::pod_ref(pod), at))
+                stands(pod, at).then(|| (PodRef::of(pod), at))
             })
             .collect();
         for (pod, at) in stale {
-            self.outbox.log(true, Some(&pod), "a condition of a forgotten shutdown is taken back");
+            self.calls.log(true, Some(&pod), "a condition of a forgotten shutdown is taken back");
             self.revoked_marks.add(pod, at);
         }
     }
@@ -214,38 +188,32 @@ impl Agent {
     pub(super) fn advance_revocations(&mut self) {
         let now = self.clock.now();
         let mut settled = Vec::new();
-        for (uid, revocation) in &mut self.revoked_marks.pods {
-            let ours = revocation.read.is_in_flight() || revocation.clear.is_in_flight();
+        for (uid, Revocation { correction, at }) in &mut self.revoked_marks.pods {
             // A write of the shutdown may still be under way. It must finish first, or a read
             // misses it.
-            if ours || self.outbox.is_busy_with(uid) {
+            if correction.is_in_flight() || self.calls.is_busy_with(uid) {
                 continue;
             }
-            if !self.outbox.has_room() {
+            if !self.calls.has_room() {
                 break;
             }
-            if revocation.read.is_open() {
-                if revocation.read.is_due(&self.clock) {
-                    revocation.read.sent();
-                    let action = Action::ReadPod(revocation.pod.clone());
-                    self.outbox.send(Task::Read(uid.clone()), action);
-                }
+            if correction.read.is_open() {
+                let Correction { pod, read, .. } = correction;
+                self.calls.read(Part::Revocation, pod, read, &self.clock);
                 continue;
             }
-            let pod = self.pods.get(uid).filter(|pod| stands(pod, revocation.at));
-            let Some(pod) = pod else {
+            let Some(pod) = self.pods.get(uid).filter(|pod| stands(pod, *at)) else {
                 settled.push(uid.clone());
                 continue;
             };
-            if revocation.clear.is_due(&self.clock) {
-                if !revocation.clear.was_sent() {
-                    self.writer.append([record(&revocation.pod, Intent::Clear, now.wall)]);
+            if correction.patch.is_due(&self.clock) {
+                if !correction.patch.was_sent() {
+                    let intent = Record::intent(&correction.pod, Intent::Clear, now.wall);
+                    self.writer.append([intent]);
                 }
-                revocation.clear.sent();
+                correction.patch.sent();
                 let body = patches::clear(pod, now.wall);
-                let pod = revocation.pod.clone();
-                let action = Action::PatchStatus { pod, purpose: Purpose::Clear, body };
-                self.outbox.send(Task::Clear(uid.clone()), action);
+                self.calls.patch(Part::Revocation, Purpose::Clear, &correction.pod, body);
             }
         }
         for uid in settled {
@@ -264,58 +232,31 @@ impl Agent {
     pub(super) fn revocation_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
         let now = self.clock.monotonic();
         let Some(revocation) = self.revoked_marks.pods.get_mut(uid) else { return };
-        match result {
-            Ok(None) => {
-                self.pods.gone(uid);
-                self.revoked_marks.pod_gone(uid);
-            }
-            Ok(Some(pod)) => {
-                revocation.read.done();
-                revocation.clear.want();
-                self.pods.observe((**pod).clone());
-            }
-            Err(failure) => match verdict(failure) {
-                Verdict::Gone => self.revoked_marks.pod_gone(uid),
-                // Without a read, the watch cache is the best available state.
-                Verdict::Skip | Verdict::Refused => {
-                    revocation.read.give_up();
-                    revocation.clear.want();
-                }
-                Verdict::ReadAgain | Verdict::Retry => {
-                    revocation.read.failed(now, pace(uid), Some(failure));
-                }
-            },
+        let correction = &mut revocation.correction;
+        if correction.read.is_in_flight() && correction.was_read(result, now) == Follow::Gone {
+            self.revoked_marks.pod_gone(uid);
         }
     }
 
     pub(super) fn revocation_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        let now: Duration = self.clock.monotonic();
+        let now = self.clock.monotonic();
         let Some(revocation) = self.revoked_marks.pods.get_mut(uid) else { return };
-        let Err(failure) = result else {
-            self.writer.append([Record::Acknowledged { uid: uid.clone(), intent: Intent::Clear }]);
-            self.revoked_marks.done(uid);
+        let correction = &mut revocation.correction;
+        // The answer may be that of an earlier removal.
+        if !correction.patch.is_in_flight() {
             return;
-        };
-        let pod = revocation.pod.clone();
-        match verdict(failure) {
-            Verdict::Gone => self.revoked_marks.pod_gone(uid),
-            Verdict::ReadAgain => {
-                revocation.clear.met_change();
-                revocation.read.want_again();
-            }
-            Verdict::Retry => {
-                revocation.clear.failed(now, pace(uid), Some(failure));
-                revocation.read.want_again();
-            }
-            // The permission may come late, and until then the condition would be untrue.
-            Verdict::Refused if revocation.clear.failures() < REFUSED_MAX => {
-                revocation.clear.failed(now, pace(uid), None);
-                revocation.read.want_again();
-            }
-            Verdict::Skip | Verdict::Refused => {
+        }
+        match correction.was_patched(result, now) {
+            Follow::Done => {
+                self.writer.append([Record::acknowledged(uid, Intent::Clear)]);
                 self.revoked_marks.done(uid);
-                let text = format!("its condition cannot be taken back: {failure}");
-                self.outbox.log(true, Some(&pod), text);
+            }
+            Follow::Gone => self.revoked_marks.pod_gone(uid),
+            Follow::Reread | Follow::Retry => {}
+            Follow::Refused => {
+                let text = "its condition cannot be taken back";
+                self.calls.log_refusal(&correction.pod, text, result);
+                self.revoked_marks.done(uid);
             }
         }
     }
@@ -331,15 +272,4 @@ impl Agent {
             self.revoked_marks.add(pod_ref, at);
         }
     }
-}
-
-/// Whether the pod lives on under a condition of ours. A pod with our deadline does not: the
-/// kubelet terminates it, now or after the boot.
-pub(super) fn stands(pod: &PodView, at: Timestamp) -> bool {
-    let ours = pod.disruption.as_ref().is_some_and(|disruption| patches::is_ours(disruption, at));
-    ours && !pod.is_terminal() && !pod.is_to_end()
-}
-
-fn pace(uid: &PodUid) -> Pace {
-    Pace { wait_max: WAIT_MAX_HASTE * 5, latest: None, salt: salt(&uid.0) }
 }

@@ -1,41 +1,22 @@
 //! Decides which pods a shutdown covers and sends P1, the marks in order of value. ([AP5], [AP6])
 
 use epilogue_common::outcome::Outcome;
-use jiff::Timestamp;
 
 use super::Agent;
+use super::calls::Part;
 use super::mode::Detected;
 use super::notices::POD_MARKED;
-use super::outbox::Task;
-use super::shutdown_run::Recorded;
+use super::shutdown::Recorded;
 use crate::pod::{Owner, PodUid, PodView};
-use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::protocol::action::{PodRef, Purpose};
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::Mode;
 use crate::shutdown::candidates::{
     BarePods, Scope, excluded, is_ended_by_us, mark_reason, pre_mark,
 };
-use crate::termination::attempt::{Attempt, Verdict, verdict};
+use crate::termination::attempt::{Attempt, Follow, REPEATABLE};
 use crate::termination::patches;
-use crate::termination::progress::{PodTermination, Terminator};
-
-pub(super) const PATCH_STATUS: &str = "patch pods/status";
-
-pub(super) fn pod_ref(pod: &PodView) -> PodRef {
-    PodRef { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
-}
-
-/// The journal record of a mark that will be sent.
-pub(super) fn intent(termination: &PodTermination) -> Record {
-    let intent = if termination.had_run { Intent::Mark } else { Intent::MarkBeforeStart };
-    record(&termination.pod, intent, termination.marked_at)
-}
-
-/// The journal record of an intended write to a pod.
-pub(super) fn record(pod: &PodRef, intent: Intent, at: Timestamp) -> Record {
-    let PodRef { namespace, name, uid } = pod.clone();
-    Record::Intent { uid, namespace, name, intent, at }
-}
+use crate::termination::progress::{PATCH_STATUS, PodTermination, Terminator};
 
 /// Which component terminates the pod.
 fn terminator(pod: &PodView, scope: &Scope, found: Detected, kubelet_lives: bool) -> Terminator {
@@ -131,7 +112,7 @@ impl Agent {
         let termination = shutdown
             .terminations
             .entry(pod.uid.clone())
-            .or_insert_with(|| PodTermination::new(pod_ref(pod), terminator, marked_at));
+            .or_insert_with(|| PodTermination::new(PodRef::of(pod), terminator, marked_at));
         if !known {
             shutdown.order.push(pod.uid.clone());
             if carried {
@@ -199,7 +180,7 @@ impl Agent {
             if termination.exit_check.is_open() && may_end && !checks_over {
                 continue;
             }
-            if !self.outbox.has_room() {
+            if !self.calls.has_room() {
                 break;
             }
             let Some(pod) = self.pods.get(uid) else {
@@ -217,7 +198,7 @@ impl Agent {
             let recorded = known.copied().unwrap_or_else(|| Recorded {
                 at: termination.marked_at,
                 since: self.clock.monotonic(),
-                until: self.writer.append([intent(termination)]),
+                until: self.writer.append([termination.mark_intent()]),
             });
             shutdown.recorded.insert(uid.clone(), recorded);
             // After a loss of power, a mark that is not on the disk has no known origin. If the
@@ -234,58 +215,20 @@ impl Agent {
                 break;
             }
             let body = patches::mark(pod, termination.marked_at);
-            let pod = termination.pod.clone();
             termination.mark.sent();
-            let action = Action::PatchStatus { pod, purpose: Purpose::Mark, body };
-            self.outbox.send(Task::Mark(uid.clone()), action);
+            self.calls.patch(Part::Shutdown, Purpose::Mark, &termination.pod, body);
         }
     }
 
-    pub(super) fn mark_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        self.count_patch(Purpose::Mark, result);
-        let refusal = self.hear_of_right(PATCH_STATUS, uid, result);
-        let now = self.clock.monotonic();
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let pace = shutdown.pace(uid);
-        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
-        let pod = termination.pod.clone();
-        let Err(failure) = result else {
-            termination.mark.done();
-            let must_emit = termination.terminator == Terminator::Kubelet
-                || termination.terminator == Terminator::None;
-            let must_emit = must_emit && !std::mem::replace(&mut termination.event_sent, must_emit);
-            self.writer.append([Record::Acknowledged { uid: uid.clone(), intent: Intent::Mark }]);
-            if must_emit {
-                let text = "DisruptionTarget set: the node shuts down.";
-                self.emit_pod_event(pod, POD_MARKED, text);
-            }
-            return;
-        };
-        match verdict(failure) {
-            Verdict::Gone => {
-                termination.mark.give_up();
-                termination.acknowledge();
-            }
-            Verdict::ReadAgain => {
-                termination.mark.met_change();
-                termination.read.want_again();
-            }
-            Verdict::Skip => {
-                termination.mark.give_up();
-                let text = format!(
-                    "the API refuses its DisruptionTarget; it is terminated without: {failure}"
-                );
-                self.outbox.log(true, Some(&pod), text);
-            }
-            Verdict::Refused => {
-                if termination.mark.refused(now, pace, refusal) {
-                    let text = format!(
-                        "the API refuses its DisruptionTarget; it is terminated without: {failure}"
-                    );
-                    self.outbox.log(true, Some(&pod), text);
-                }
-            }
-            Verdict::Retry => termination.mark.failed(now, pace, Some(failure)),
+    /// Records that the API has a pod's mark. If the agent does not terminate the pod, this is what
+    /// it reports.
+    pub(super) fn note_mark(&mut self, uid: &PodUid) {
+        self.writer.append([Record::acknowledged(uid, Intent::Mark)]);
+        let Some((termination, _)) = self.termination(uid) else { return };
+        let reports = matches!(termination.terminator, Terminator::Kubelet | Terminator::None);
+        if reports && !std::mem::replace(&mut termination.event_sent, true) {
+            let pod = termination.pod.clone();
+            self.emit_pod_event(pod, POD_MARKED, "DisruptionTarget set: the node shuts down.");
         }
     }
 
@@ -293,20 +236,12 @@ impl Agent {
     pub(super) fn send_reads(&mut self) {
         let Some(shutdown) = &mut self.shutdown else { return };
         for (uid, termination) in &mut shutdown.terminations {
-            if !termination.read.is_due(&self.clock) {
-                continue;
-            }
             // A removal by the previous shutdown that is still under way would be newer than the
             // read.
-            let carried = shutdown.carried.contains_key(uid) && self.outbox.is_busy_with(uid);
-            if carried {
-                continue;
+            if !(shutdown.carried.contains_key(uid) && self.calls.is_busy_with(uid)) {
+                let read = &mut termination.read;
+                self.calls.read(Part::Shutdown, &termination.pod, read, &self.clock);
             }
-            if !self.outbox.has_room() {
-                return;
-            }
-            termination.read.sent();
-            self.outbox.send(Task::Read(uid.clone()), Action::ReadPod(termination.pod.clone()));
         }
     }
 
@@ -315,33 +250,18 @@ impl Agent {
         let Some(shutdown) = &mut self.shutdown else { return };
         let pace = shutdown.pace(uid);
         let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
-        match result {
-            Ok(None) => {
-                termination.read.done();
-                termination.acknowledge();
-                self.pods.gone(uid);
-            }
-            Ok(Some(pod)) => {
-                termination.read.done();
+        match termination.read.settle(result, now, pace, REPEATABLE) {
+            Follow::Gone => termination.acknowledge(),
+            Follow::Done => {
+                let Ok(Some(pod)) = result else { return termination.acknowledge() };
                 if let Some((_, at)) = shutdown.carried.remove(uid)
                     && pod.disruption.as_ref().is_some_and(|d| patches::is_ours(d, at))
                 {
                     termination.mark = Attempt::done_before();
                 }
-                let pod = (**pod).clone();
-                self.pods.observe(pod.clone());
-                self.enlist(&pod);
+                self.enlist(pod);
             }
-            Err(failure) => match verdict(failure) {
-                Verdict::Gone => {
-                    termination.read.give_up();
-                    termination.acknowledge();
-                }
-                Verdict::Skip | Verdict::Refused => termination.read.give_up(),
-                Verdict::ReadAgain | Verdict::Retry => {
-                    termination.read.failed(now, pace, Some(failure));
-                }
-            },
+            Follow::Reread | Follow::Retry | Follow::Refused => {}
         }
     }
 }

@@ -103,13 +103,13 @@ impl Agent {
         } else {
             "asked to stop"
         };
-        self.outbox.log(false, None, text);
+        self.calls.log(false, None, text);
     }
 
     /// Reports that a shutdown was cancelled.
     pub(super) fn report_cancelled(&mut self, why: &str) {
         let text = format!("the shutdown is cancelled: {why}; pods that were deleted stay deleted");
-        self.outbox.log(true, None, text.clone());
+        self.calls.log(true, None, text.clone());
         self.emit_event(false, CANCELLED, text);
     }
 }

@@ -7,13 +7,11 @@ use epilogue_common::outcome::Failure;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Agent;
-use super::disruption_target::record;
-use super::outbox::Task;
+use super::calls::{Part, Verb};
 use super::own_marks_survivors::CLOCKS_DIFFER;
 use crate::pod::{PodUid, PodView};
-use crate::protocol::action::Action;
 use crate::protocol::event::RuntimeState;
-use crate::protocol::journal::Intent;
+use crate::protocol::journal::{Intent, Record};
 use crate::termination::progress::Terminator;
 
 /// Whether all containers of the pod had exited before the shutdown, by the runtime's clock. The
@@ -33,14 +31,12 @@ fn had_exited(pod: &PodView, state: &RuntimeState, since: Timestamp) -> bool {
 impl Agent {
     pub(super) fn send_exit_checks(&mut self) {
         let Some(shutdown) = &mut self.shutdown else { return };
-        for (uid, termination) in &mut shutdown.terminations {
-            let due = !termination.reported && termination.exit_check.is_due(&self.clock);
-            if !due || !self.outbox.has_room_to_inspect() {
-                continue;
+        for termination in shutdown.terminations.values_mut() {
+            if !termination.reported {
+                let (what, check) =
+                    ((Part::Shutdown, Verb::ExitCheck), &mut termination.exit_check);
+                self.calls.inspect(what, &termination.pod, check, &self.clock);
             }
-            termination.exit_check.sent();
-            let action = Action::InspectPod(termination.pod.clone());
-            self.outbox.send(Task::ExitCheck(uid.clone()), action);
         }
     }
 
@@ -65,8 +61,8 @@ impl Agent {
         termination.had_exited = true;
         termination.terminator = Terminator::None;
         termination.mark.give_up();
-        self.writer.append([record(&termination.pod, Intent::LeaveExited, since)]);
+        self.writer.append([Record::intent(&termination.pod, Intent::LeaveExited, since)]);
         let text = "all its containers had exited before the shutdown; its kubelet reports it";
-        self.outbox.log(false, Some(&termination.pod), text);
+        self.calls.log(false, Some(&termination.pod), text);
     }
 }

@@ -3,49 +3,21 @@
 
 use std::time::Duration;
 
-use epilogue_common::outcome::{Failure, Outcome};
+use epilogue_common::outcome::Failure;
 
 use super::Agent;
+use super::calls::Part;
 use super::notices::POD_STOPPED;
-use super::outbox::Task;
-use super::shutdown_run::Shutdown;
+use super::shutdown::ActiveStage;
 use crate::pod::{PodUid, PodView};
-use crate::protocol::action::{Action, Reach};
+use crate::protocol::action::Reach;
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
 use crate::shutdown::plan::{Stage, TerminationPlan};
-use crate::termination::attempt::{Attempt, Verdict, verdict};
-use crate::termination::clock::Clock;
+use crate::termination::attempt::Attempt;
 use crate::termination::progress::{PodTermination, Terminator, all_known_exited, would_succeed};
-use crate::termination::{patches, stop_timeout};
-
-pub(super) const DELETE: &str = "delete pods";
-pub(super) const PATCH_PODS: &str = "patch pods";
-
-/// One priority group, or several together, under way.
-#[derive(Debug)]
-pub(super) struct ActiveStage {
-    ends_at: Duration,
-    pods: Vec<PodUid>,
-}
-
-impl ActiveStage {
-    /// Whether all its pods have ended, or its share of the time is over.
-    fn is_over(&self, shutdown: &Shutdown, clock: &Clock) -> bool {
-        let ended = |uid| {
-            shutdown.terminations.get(uid).is_none_or(|termination| {
-                let stopped =
-                    termination.terminator == Terminator::Stop && termination.end.is_done();
-                termination.reported
-                    || stopped
-                    || termination.end.is_given_up()
-                    || termination.end.is_held_back()
-            })
-        };
-        self.pods.iter().all(ended) || clock.reached(self.ends_at)
-    }
-}
+use crate::termination::stop_timeout;
 
 /// Whether the agent has to terminate the pod and has not begun.
 fn is_to_end(termination: &PodTermination) -> bool {
@@ -101,7 +73,7 @@ impl Agent {
             stages - 1,
             plan.fit,
         );
-        self.outbox.log(false, None, text);
+        self.calls.log(false, None, text);
         self.start_stage(stage);
         // The intent goes to the disk before the write, or at the latest with it.
         self.write_journal();
@@ -116,7 +88,7 @@ impl Agent {
             let Some(termination) = shutdown.terminations.get_mut(&stop.uid) else { continue };
             termination.end = Attempt::wanted();
             termination.grace_seconds = stop.grace_seconds;
-            intents.push(super::disruption_target::record(&termination.pod, Intent::End, now.wall));
+            intents.push(Record::intent(&termination.pod, Intent::End, now.wall));
         }
         shutdown.stage = Some(ActiveStage {
             ends_at: now.monotonic + Duration::from_millis(stage.share_ms),
@@ -152,131 +124,68 @@ impl Agent {
                 termination.acknowledge();
                 continue;
             };
-            let (task, action) = match termination.terminator {
-                Terminator::Delete if is_terminating_already(pod, termination) => {
+            let right = termination.terminator.right();
+            match (termination.terminator, right) {
+                (Terminator::Delete, _) if is_terminating_already(pod, termination) => {
                     termination.end.done();
-                    continue;
                 }
-                Terminator::Delete | Terminator::Deadline if !self.outbox.has_room() => return,
-                Terminator::Delete | Terminator::Deadline
-                    if self.refusals.forbids(verb_of(termination)) =>
-                {
-                    termination.end.give_up();
-                    continue;
+                (Terminator::Delete | Terminator::Deadline, Some(right)) => {
+                    if !self.calls.has_room() {
+                        return;
+                    }
+                    if self.refusals.forbids(right) {
+                        termination.end.give_up();
+                        continue;
+                    }
+                    if !self.refusals.may_ask(right, &self.clock) {
+                        return;
+                    }
+                    self.calls.end(Part::Shutdown, termination, pod);
                 }
-                Terminator::Delete | Terminator::Deadline
-                    if !self.refusals.may_ask(verb_of(termination), &self.clock) =>
-                {
-                    return;
+                (Terminator::Stop, _) => {
+                    let wait = stop_timeout::in_haste(&termination.end);
+                    let grace = termination.grace_seconds;
+                    termination.end.sent();
+                    self.calls.stop(Part::Shutdown, pod, grace, Reach::Pod, wait);
                 }
-                Terminator::Delete => (Task::End(uid.clone()), deletion(termination)),
-                Terminator::Deadline => {
-                    let body = patches::deadline(pod);
-                    let action = Action::PatchPod { pod: termination.pod.clone(), body };
-                    (Task::End(uid.clone()), action)
-                }
-                Terminator::Stop => (Task::Stop(uid.clone()), stop(termination, pod)),
-                Terminator::Kubelet | Terminator::None => continue,
-            };
-            termination.end.sent();
-            self.outbox.send(task, action);
+                _ => {}
+            }
         }
     }
 
-    pub(super) fn end_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        let now = self.clock.monotonic();
-        match result {
-            Ok(()) => self.status.deletions.done += 1,
-            Err(_) => self.status.deletions.failed += 1,
-        }
-        let Some(termination) =
-            self.shutdown.as_ref().and_then(|shutdown| shutdown.terminations.get(uid))
-        else {
-            return;
-        };
-        if termination.terminator == Terminator::Stop {
-            // The mode has changed since: now the runtime terminates the pod.
-            return;
-        }
-        let refusal = self.hear_of_right(verb_of(termination), uid, result);
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let pace = shutdown.pace(uid);
-        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
-        let pod = termination.pod.clone();
-        match result {
-            Ok(()) => {
-                termination.end.done();
-                let must_emit = !std::mem::replace(&mut termination.event_sent, true);
-                self.writer
-                    .append([Record::Acknowledged { uid: uid.clone(), intent: Intent::End }]);
-                if must_emit {
-                    self.emit_pod_event(
-                        pod,
-                        POD_STOPPED,
-                        "Terminated by the agent: the node shuts down.",
-                    );
-                }
-            }
-            Err(failure) => match verdict(failure) {
-                // A conflict concerns the UID: the intended pod is gone. ([AP9])
-                Verdict::Gone | Verdict::ReadAgain => {
-                    termination.end.give_up();
-                    termination.acknowledge();
-                }
-                Verdict::Skip => {
-                    termination.end.give_up();
-                    let text =
-                        format!("the API refuses its termination, which is given up: {failure}");
-                    self.outbox.log(true, Some(&pod), text);
-                }
-                Verdict::Refused => {
-                    if termination.end.refused(now, pace, refusal) {
-                        let text = format!(
-                            "the API refuses its termination, which is given up: {failure}"
-                        );
-                        self.outbox.log(true, Some(&pod), text);
-                    }
-                }
-                Verdict::Retry => termination.end.failed(now, pace, Some(failure)),
-            },
+    /// Records that the pod's termination has an effect.
+    pub(super) fn note_ended(&mut self, uid: &PodUid, text: &str) {
+        self.writer.append([Record::acknowledged(uid, Intent::End)]);
+        let Some((termination, _)) = self.termination(uid) else { return };
+        if !std::mem::replace(&mut termination.event_sent, true) {
+            let pod = termination.pod.clone();
+            self.emit_pod_event(pod, POD_STOPPED, text);
         }
     }
 
     /// Takes the runtime's response to a stop.
     pub(super) fn stop_finished(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
         let now = self.clock.monotonic();
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let pace = shutdown.pace(uid);
-        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
+        let Some((termination, pace)) = self.termination(uid) else { return };
         let pod = termination.pod.clone();
-        match result {
+        let trouble = match result {
             Ok(state) if state.nothing_runs() => {
                 termination.end.done();
-                let must_emit = !std::mem::replace(&mut termination.event_sent, true);
-                self.writer
-                    .append([Record::Acknowledged { uid: uid.clone(), intent: Intent::End }]);
-                if must_emit {
-                    self.emit_pod_event(
-                        pod,
-                        POD_STOPPED,
-                        "Stopped by the agent: the node shuts down.",
-                    );
-                }
+                self.note_ended(uid, "Stopped by the agent: the node shuts down.");
                 self.verified(uid, state);
+                None
             }
             Ok(_) => {
                 termination.end.failed(now, pace, None);
-                let text = "it still runs after its stop; it is stopped again";
-                self.outbox.log(true, Some(&pod), text);
+                Some("it still runs after its stop; it is stopped again".to_owned())
             }
             Err(failure) => {
                 termination.end.failed(now, pace, Some(&failure));
-                self.outbox.log(
-                    true,
-                    Some(&pod),
-                    format!("the runtime does not stop it: {failure}"),
-                );
+                Some(format!("the runtime does not stop it: {failure}"))
             }
+        };
+        if let Some(text) = trouble {
+            self.calls.log(true, Some(&pod), text);
         }
         // Under another mode than at the start, another component goes on with the pod.
         if let Some(pod) = self.pods.get(uid).cloned() {
@@ -297,12 +206,12 @@ impl Agent {
         if would_succeed(pod, &state) {
             termination.succeeds = true;
             let text = "all its containers exited with 0; its result is left to the kubelet";
-            self.outbox.log(false, Some(&termination.pod), text);
+            self.calls.log(false, Some(&termination.pod), text);
         } else if !state.proves_end(pod.has_run) {
             termination.fail.give_up();
             let text = "the runtime does not know it though it has run: nothing is written; is \
                         --runtime-endpoint the kubelet's?";
-            self.outbox.log(true, Some(&termination.pod), text);
+            self.calls.log(true, Some(&termination.pod), text);
         } else if stopped_by_us || all_known_exited(pod, &state) {
             termination.fail.want();
         }
@@ -311,26 +220,7 @@ impl Agent {
     }
 }
 
-/// The verb by which the API terminates the pod.
-fn verb_of(termination: &PodTermination) -> &'static str {
-    if termination.terminator == Terminator::Deadline { PATCH_PODS } else { DELETE }
-}
-
 /// Whether another client deleted the pod with a grace that is not longer. ([SD14])
 fn is_terminating_already(pod: &PodView, termination: &PodTermination) -> bool {
     pod.deletion_grace_seconds.is_some_and(|grace| grace <= termination.grace_seconds)
-}
-
-fn deletion(termination: &PodTermination) -> Action {
-    Action::DeletePod { pod: termination.pod.clone(), grace_seconds: termination.grace_seconds }
-}
-
-fn stop(termination: &PodTermination, pod: &PodView) -> Action {
-    Action::StopPod {
-        pod: termination.pod.clone(),
-        grace_seconds: termination.grace_seconds,
-        sidecars: pod.sidecars.clone(),
-        reach: Reach::Pod,
-        stop_timeout: stop_timeout::in_haste(&termination.end),
-    }
 }

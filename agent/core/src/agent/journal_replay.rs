@@ -7,11 +7,11 @@ use epilogue_common::outcome::Failure;
 use jiff::Timestamp;
 
 use super::Agent;
-use super::outbox::Task;
-use super::release::Release;
-use super::shutdown_run::{Begin, Recorded, Shutdown};
+use super::calls::{Part, Verb};
+use super::shutdown::Release;
+use super::shutdown::{Recorded, Shutdown};
 use crate::pod::PodUid;
-use crate::protocol::action::{Action, PodRef};
+use crate::protocol::action::PodRef;
 use crate::protocol::event::{RuntimeState, ShutdownKind};
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::Mode;
@@ -173,7 +173,7 @@ impl Agent {
         }
         if self.logind.is_preparing() {
             if let Some(journaled) = self.journaled.take() {
-                self.begin(&Begin::resumed(journaled));
+                self.resume(journaled);
             }
             return;
         }
@@ -195,7 +195,7 @@ impl Agent {
         let rebooted = soft && journaled.released;
         let marked: Vec<_> = journaled.marked_pods().map(|(pod, at)| (pod.clone(), at)).collect();
         if rebooted {
-            self.outbox.log(false, None, "the user space was restarted; its pods are checked");
+            self.calls.log(false, None, "the user space was restarted; its pods are checked");
         } else if !soft || !self.settings.runtime {
             self.report_cancelled("logind cancelled it while the agent was down");
         }
@@ -216,11 +216,9 @@ impl Agent {
         let Some(journaled) = &mut self.journaled else { return };
         let Some(inspections) = &mut journaled.inspections else { return };
         for (uid, inspection) in inspections.iter_mut() {
-            let Some(pod) = journaled.pods.get(uid).map(|pod| pod.pod.clone()) else { continue };
-            if inspection.is_due(&self.clock) && self.outbox.has_room_to_inspect() {
-                inspection.sent();
-                self.outbox.send(Task::Inspect(uid.clone()), Action::InspectPod(pod));
-            }
+            let Some(pod) = journaled.pods.get(uid) else { continue };
+            let what = (Part::Journaled, Verb::Inspect);
+            self.calls.inspect(what, &pod.pod, inspection, &self.clock);
         }
         if inspections.values().all(Attempt::is_done) {
             self.journaled = None;
@@ -228,19 +226,19 @@ impl Agent {
         }
     }
 
-    /// Takes a runtime response, if it belongs to a shutdown of the journal.
+    /// Takes the runtime's response about a pod of the journal.
     pub(super) fn journaled_inspected(
         &mut self,
         uid: &PodUid,
         result: &Result<RuntimeState, Failure>,
-    ) -> bool {
-        let Some(journaled) = &mut self.journaled else { return false };
+    ) {
+        let Some(journaled) = &mut self.journaled else { return };
         let inspection =
             journaled.inspections.as_mut().and_then(|inspections| inspections.get_mut(uid));
-        let Some(inspection) = inspection else { return false };
+        let Some(inspection) = inspection else { return };
         inspection.done();
-        let Some(pod) = journaled.pods.get(uid) else { return true };
-        let Some(at) = pod.marked_at else { return true };
+        let Some(pod) = journaled.pods.get(uid) else { return };
+        let Some(at) = pod.marked_at else { return };
         let stopped =
             result.as_ref().map_or(journaled.released || pod.ends, RuntimeState::nothing_runs);
         if stopped {
@@ -248,6 +246,5 @@ impl Agent {
         } else {
             self.revoked_marks.add(pod.pod.clone(), at);
         }
-        true
     }
 }

@@ -1,17 +1,12 @@
 //! Counts the pods that a shutdown leaves without a terminal phase in the API, by reason. So the
 //! agent never claims success for them.
 
-use std::collections::BTreeMap;
-
 use super::Agent;
-use super::shutdown_run::Shutdown;
+use super::shutdown::{Left, Shutdown};
 use super::status::LeftReason;
 use crate::pod::{PodSource, PodView};
 use crate::shutdown::candidates::{Excluded, Scope, excluded};
 use crate::termination::progress::{PodTermination, Terminator};
-
-/// Number of pods left, by reason.
-pub(super) type Left = BTreeMap<LeftReason, usize>;
 
 /// How many pods are left against the plan. DaemonSet pods do not count: they start again with the
 /// machine.

@@ -18,6 +18,7 @@
 //! - Every write can be repeated: it carries the UID, and a mark carries the time from the journal.
 
 mod boot_recovery;
+mod calls;
 mod cancel;
 mod disruption_target;
 mod events;
@@ -31,7 +32,6 @@ mod node;
 mod notices;
 mod observed_shutdown;
 mod oom;
-mod outbox;
 mod own_marks_reverted;
 mod own_marks_survivors;
 mod pods;
@@ -41,6 +41,7 @@ mod refusals;
 mod release;
 mod report_fallback;
 mod results;
+mod shutdown;
 mod shutdown_run;
 mod standing;
 mod status;
@@ -73,11 +74,11 @@ use crate::shutdown::priority_groups::PriorityGroups;
 use crate::termination::clock::Clock;
 use crate::termination::hanging::StuckTimes;
 
+use calls::Calls;
 use journal_replay::JournaledShutdown;
 use notices::Notices;
-use outbox::Outbox;
 use pods::Pods;
-use shutdown_run::Shutdown;
+use shutdown::Shutdown;
 use standing::{KubeletMemory, Logind};
 use writer::Writer;
 
@@ -153,7 +154,7 @@ pub struct Features {
 pub struct Agent {
     settings: Settings,
     clock: Clock,
-    outbox: Outbox,
+    calls: Calls,
     notices: Notices,
     pods: Pods,
     kubelet: KubeletMemory,
@@ -186,7 +187,7 @@ impl Agent {
         let mut agent = Self {
             settings,
             clock: Clock::new(now),
-            outbox: Outbox::new(in_flight_max),
+            calls: Calls::new(in_flight_max),
             notices: Notices::default(),
             pods: Pods::default(),
             kubelet: KubeletMemory::default(),
@@ -221,12 +222,12 @@ impl Agent {
 
     /// Returns the next action, until there are no more.
     pub fn poll_action(&mut self, now: Now) -> Option<(ActionId, Action)> {
-        if let Some(action) = self.outbox.fetch() {
+        if let Some(action) = self.calls.fetch() {
             return Some(action);
         }
         self.clock_to(now);
         self.advance();
-        self.outbox.fetch()
+        self.calls.fetch()
     }
 
     /// When to call `poll_action` again without an event, on CLOCK_MONOTONIC.
@@ -247,7 +248,7 @@ impl Agent {
         self.clock.set(now);
         if suspended(now) > before + Duration::from_secs(1) {
             self.kubelet.armed_at = None;
-            self.outbox.log(false, None, "the machine was suspended");
+            self.calls.log(false, None, "the machine was suspended");
         }
     }
 

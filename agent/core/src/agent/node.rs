@@ -7,12 +7,12 @@ use epilogue_common::announcement::Announcement;
 use epilogue_common::outcome::Outcome;
 use epilogue_common::readiness::{DelayLock, Readiness};
 
-use super::outbox::Task;
-use super::release::Release;
+use super::calls::Task;
+use super::shutdown::Release;
 use super::{Agent, LockState};
 use crate::protocol::action::Action;
 use crate::protocol::event::NodeView;
-use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX, WAIT_MAX_HASTE, verdict};
+use crate::termination::attempt::{Attempt, Pace, REPEATABLE, Refusal, WAIT_MAX, WAIT_MAX_HASTE};
 
 /// The verb that a refusal concerns.
 const PATCH_NODES: &str = "patch nodes";
@@ -63,6 +63,14 @@ impl<T: Clone + PartialEq> Write<T> {
 
     fn is_open(&self) -> bool {
         self.attempt.is_open()
+    }
+
+    fn settle(&mut self, result: &Outcome<()>, now: Duration, pace: Pace, refusal: Refusal) {
+        let changed = self.under_way.take() != self.wanted;
+        self.attempt.settle(result, now, pace, REPEATABLE.refused(refusal));
+        if changed {
+            self.attempt = Attempt::wanted();
+        }
     }
 }
 
@@ -169,71 +177,42 @@ impl Agent {
         if self.node.announce.attempt.is_due(&self.clock)
             && let Some(text) = self.node.announce.begin()
         {
-            self.outbox.send(Task::Announce, Action::Announce(text));
+            self.calls.send(Task::Announce, Action::Announce(text));
         }
         if self.shutdown.is_none()
             && self.node.publish.attempt.is_due(&self.clock)
-            && self.outbox.has_room()
+            && self.calls.has_room()
             && let Some(text) = self.node.publish.begin()
         {
-            self.outbox.send(Task::Publish, Action::Publish(text));
+            self.calls.send(Task::Publish, Action::Publish(text));
         }
         if self.node.taint.attempt.is_due(&self.clock)
-            && self.outbox.has_room()
+            && self.calls.has_room()
             && let Some(present) = self.node.taint.begin()
         {
-            self.outbox.send(Task::Taint, Action::Taint { present });
+            self.calls.send(Task::Taint, Action::Taint { present });
         }
     }
 
-    pub(super) fn announced(&mut self, result: &Outcome<()>) {
-        let pace = self.node_pace();
-        let passing = self.hear_of_node_right(PATCH_NODES, result);
-        settle(&mut self.node.announce, result, self.clock.monotonic(), pace, passing);
-        if self
-            .shutdown
-            .as_ref()
-            .is_none_or(|shutdown| !matches!(shutdown.release, Release::Drained(_)))
-        {
-            self.node.drop_drained();
+    /// Takes the API's answer to a write of the annotations or the taint.
+    pub(super) fn node_written(&mut self, task: &Task, result: &Outcome<()>) {
+        let (now, pace) = (self.clock.monotonic(), self.node_pace());
+        let refusal = self.hear_of_node_right(PATCH_NODES, result);
+        match task {
+            Task::Publish => self.node.publish.settle(result, now, pace, refusal),
+            Task::Taint => self.node.taint.settle(result, now, pace, refusal),
+            _ => {
+                self.node.announce.settle(result, now, pace, refusal);
+                let release = self.shutdown.as_ref().map(|shutdown| &shutdown.release);
+                if !matches!(release, Some(Release::Drained(_))) {
+                    self.node.drop_drained();
+                }
+            }
         }
-    }
-
-    pub(super) fn published(&mut self, result: &Outcome<()>) {
-        let pace = self.node_pace();
-        let passing = self.hear_of_node_right(PATCH_NODES, result);
-        settle(&mut self.node.publish, result, self.clock.monotonic(), pace, passing);
-    }
-
-    pub(super) fn tainted(&mut self, result: &Outcome<()>) {
-        let pace = self.node_pace();
-        let passing = self.hear_of_node_right(PATCH_NODES, result);
-        settle(&mut self.node.taint, result, self.clock.monotonic(), pace, passing);
     }
 
     fn node_pace(&self) -> Pace {
         let hurry = self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.is_released());
         Pace { wait_max: if hurry { WAIT_MAX_HASTE } else { WAIT_MAX }, latest: None, salt: 1 }
-    }
-}
-
-fn settle<T: Clone + PartialEq>(
-    write: &mut Write<T>,
-    result: &Outcome<()>,
-    now: Duration,
-    pace: Pace,
-    passing: bool,
-) {
-    let changed = write.under_way.take() != write.wanted;
-    match result {
-        Ok(()) => write.attempt.done(),
-        Err(failure) => match verdict(failure) {
-            Verdict::Refused if passing => write.attempt.failed(now, pace, None),
-            Verdict::Gone | Verdict::Skip | Verdict::Refused => write.attempt.give_up(),
-            Verdict::ReadAgain | Verdict::Retry => write.attempt.failed(now, pace, Some(failure)),
-        },
-    }
-    if changed {
-        write.attempt = Attempt::wanted();
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::Agent;
-use super::outbox::Task;
-use super::shutdown_run::Shutdown;
+use super::calls::Task;
+use super::shutdown::Shutdown;
 use crate::pressure::message::REASON_EVICTED;
 use crate::protocol::action::{Action, Notice, PodRef};
 
@@ -132,15 +132,14 @@ impl Agent {
     /// Sends events while nothing else waits for the connection.
     pub(super) fn send_events(&mut self) {
         let marking = self.shutdown.as_ref().is_some_and(Shutdown::is_marking);
-        while self.outbox.count(|task| *task == Task::EmitEvent) < AT_ONCE && self.outbox.has_room()
-        {
+        while self.calls.count(|task| *task == Task::EmitEvent) < AT_ONCE && self.calls.has_room() {
             // Events about the node come first; events about pods wait until all pods are marked.
             let Some(next) = self.notices.waiting.front() else { return };
             if marking && next.pod.is_some() {
                 return;
             }
             let Some(notice) = self.notices.waiting.pop_front() else { return };
-            self.outbox.send(Task::EmitEvent, Action::EmitEvent(notice));
+            self.calls.send(Task::EmitEvent, Action::EmitEvent(notice));
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Reports, where the agent only observes, what it would do with each pod in a shutdown.
 
 use super::Agent;
-use super::disruption_target::pod_ref;
 use super::mode::{Allowed, Detected, detect};
 use super::notices::{BEGUN, WOULD_DISRUPT};
 use super::status::WouldHave;
 use crate::pod::PodView;
+use crate::protocol::action::PodRef;
 use crate::shutdown::Mode;
 use crate::shutdown::candidates::{self, Scope};
 
@@ -35,10 +35,10 @@ impl Agent {
                 "The node shuts down. Set to enforce, the agent would {}.",
                 steps.join(", and ")
             );
-            self.emit_pod_event(pod_ref(pod), WOULD_DISRUPT, &text);
+            self.emit_pod_event(PodRef::of(pod), WOULD_DISRUPT, &text);
         }
         let text = observed(found, pods_disrupted, self.pods.is_listed());
-        self.outbox.log(false, None, text.clone());
+        self.calls.log(false, None, text.clone());
         self.emit_event(false, BEGUN, text);
     }
 }

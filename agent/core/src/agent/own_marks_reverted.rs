@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::Agent;
-use super::outbox::{EvictStep, Task};
+use super::calls::{Task, Verb};
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::{PodRef, Purpose};
 use crate::protocol::event::ActionResult;
@@ -36,11 +36,10 @@ impl Agent {
             return;
         }
         let (uid, purpose) = match task {
-            Task::Fail(uid) | Task::StuckFail(uid) | Task::Evict(EvictStep::Fail, uid) => {
-                (uid, Purpose::Fail)
+            Task::Pod(_, Verb::Patch(purpose @ (Purpose::Fail | Purpose::Clear)), uid) => {
+                (uid, *purpose)
             }
-            Task::Clear(uid) => (uid, Purpose::Clear),
-            Task::Mark(uid) | Task::Evict(EvictStep::Mark, uid) => {
+            Task::Pod(_, Verb::Patch(Purpose::Mark), uid) => {
                 self.reverted_writes.writes.remove(uid);
                 return;
             }
@@ -69,8 +68,8 @@ impl Agent {
             Purpose::Clear => "its condition that was taken back is there again",
             _ => "its phase Failed was taken back by the kubelet",
         };
-        let pod: PodRef = super::disruption_target::pod_ref(pod);
-        self.outbox.log(true, Some(&pod), text);
+        let pod: PodRef = PodRef::of(pod);
+        self.calls.log(true, Some(&pod), text);
     }
 }
 

@@ -11,13 +11,12 @@ use epilogue_common::outcome::Failure;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Agent;
-use super::cancel::stands;
-use super::disruption_target::pod_ref;
-use super::outbox::Task;
+use super::calls::{Part, Verb};
 use crate::pod::{PodUid, PodView};
-use crate::protocol::action::{Action, PodRef};
+use crate::protocol::action::PodRef;
 use crate::protocol::event::RuntimeState;
 use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, salt};
+use crate::termination::patches::stands;
 
 /// Container runtimes stamp by the node's clock, which may differ from the API's.
 pub(super) const CLOCKS_DIFFER: Duration = Duration::from_secs(10);
@@ -93,7 +92,7 @@ impl Agent {
         for pod in lost {
             if self.boot_recovery.add_lost(&pod, now, self.settings.runtime) {
                 let text = "by the clock it ran before this boot: its node was lost";
-                self.outbox.log(true, Some(&pod_ref(&pod)), text);
+                self.calls.log(true, Some(&PodRef::of(&pod)), text);
             }
         }
     }
@@ -124,9 +123,9 @@ impl Agent {
                 inspection.or_insert_with(|| Inspection { attempt: Attempt::wanted(), due_at });
             let due =
                 inspection.attempt.is_due(&self.clock) && self.clock.reached(inspection.due_at);
-            if due && self.outbox.has_room_to_inspect() {
+            if due && self.calls.has_room_to_inspect() {
                 inspection.attempt.sent();
-                self.outbox.send(Task::SurvivorInspect(uid), Action::InspectPod(pod));
+                self.calls.ask_runtime(Part::Survivors, Verb::Inspect, pod);
             }
         }
     }
@@ -140,7 +139,7 @@ impl Agent {
                 || self.boot_recovery.has(&pod.uid)
                 || self.evictions.has(&pod.uid);
             let lives = stands(pod, at) && pod.running_since.is_some();
-            (lives && !known).then(|| (pod.uid.clone(), (pod_ref(pod), at)))
+            (lives && !known).then(|| (pod.uid.clone(), (PodRef::of(pod), at)))
         };
         self.pods.iter().filter_map(suspect).collect()
     }
@@ -175,7 +174,7 @@ impl Agent {
 
     fn survives(&mut self, pod: PodRef, at: Timestamp) {
         let text = "it runs under a condition of ours, which is taken back";
-        self.outbox.log(true, Some(&pod), text);
+        self.calls.log(true, Some(&pod), text);
         self.survivors.inspections.remove(&pod.uid);
         self.survivors.sought.insert((pod.uid.clone(), at.as_second()));
         self.revoked_marks.add(pod, at);

@@ -29,10 +29,10 @@ impl Agent {
                 "the API would let this agent write what the admission policy {policy} must \
                  refuse: it does not act until deploy/policy is applied (Kubernetes 1.30 or newer)"
             );
-            self.outbox.log(true, None, text.clone());
+            self.calls.log(true, None, text.clone());
             self.emit_event(true, UNBOUNDED, text);
         } else {
-            self.outbox.log(false, None, "the admission policies hold: the agent acts again");
+            self.calls.log(false, None, "the admission policies hold: the agent acts again");
         }
         self.policies.missing = missing;
     }

@@ -4,8 +4,8 @@
 use jiff::SignedDuration;
 
 use super::Agent;
+use super::calls::Task;
 use super::notices::NOT_READY;
-use super::outbox::Task;
 use super::status::LockState;
 
 /// The agent polls logind's schedule every 10 s.
@@ -25,17 +25,17 @@ impl Agent {
         self.logind.foretold = scheduled.cloned();
         let doubts = self.doubts();
         if doubts.is_empty() {
-            self.outbox.log(false, None, format!("{when}; everything is ready for it"));
+            self.calls.log(false, None, format!("{when}; everything is ready for it"));
             return;
         }
         let message = format!("{when}, and the node is not ready for it: {}", doubts.join("; "));
-        self.outbox.log(true, None, message.clone());
+        self.calls.log(true, None, message.clone());
         self.emit_event(true, NOT_READY, message);
     }
 
     /// Whether the answer may change within a moment.
     fn is_getting_ready(&self) -> bool {
-        self.logind.lock == LockState::Taking || self.outbox.count(|t| *t == Task::RaiseDelay) > 0
+        self.logind.lock == LockState::Taking || self.calls.count(|t| *t == Task::RaiseDelay) > 0
     }
 
     /// What would fail if the machine went down now.

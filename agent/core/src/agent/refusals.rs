@@ -10,9 +10,9 @@ use epilogue_common::outcome::{FailureKind, Outcome};
 
 use super::Agent;
 use super::notices::NOT_PERMITTED;
-use super::shutdown_run::Shutdown;
+use super::shutdown::Shutdown;
 use crate::pod::PodUid;
-use crate::termination::attempt::{Refusal, Verdict, verdict};
+use crate::termination::attempt::Refusal;
 use crate::termination::clock::Clock;
 
 /// This many different pods without a single grant put a verb in doubt.
@@ -76,7 +76,7 @@ impl Refusals {
     }
 
     /// Whether the agent does not try the verb any more.
-    pub(super) fn forbids(&self, verb: &'static str) -> bool {
+    pub(super) fn forbids(&self, verb: &str) -> bool {
         self.verbs.get(verb).is_some_and(|asked| asked.stopped)
     }
 
@@ -127,7 +127,7 @@ impl Agent {
         let refusal =
             if self.refusals.is_patient(verb, now) { Refusal::Passing } else { Refusal::OfPod };
         if let Err(failure) = result
-            && verdict(failure) == Verdict::Refused
+            && failure.kind == FailureKind::Forbidden
             && refusal == Refusal::OfPod
         {
             self.report_refusal(verb, uid, &failure.to_string());
@@ -136,23 +136,27 @@ impl Agent {
         refusal
     }
 
-    /// Records the API's response about the node: there is no second object to compare with.
-    pub(super) fn hear_of_node_right(&mut self, verb: &'static str, result: &Outcome<()>) -> bool {
+    /// Records the API's response about the node, and returns how to handle a refusal: there is no
+    /// second object to compare with.
+    pub(super) fn hear_of_node_right(
+        &mut self,
+        verb: &'static str,
+        result: &Outcome<()>,
+    ) -> Refusal {
         let now = self.clock.monotonic();
         let asked = self.refusals.verbs.entry(verb).or_default();
-        let Err(failure) = result else {
-            asked.grant();
-            return false;
-        };
-        if verdict(failure) != Verdict::Refused {
-            return false;
+        match result {
+            Ok(()) => asked.grant(),
+            Err(failure) if failure.kind == FailureKind::Forbidden => {
+                asked.since.get_or_insert(now);
+                if self.refusals.is_patient(verb, now) {
+                    return Refusal::Passing;
+                }
+                self.stop_verb(verb, &failure.to_string());
+            }
+            Err(_) => {}
         }
-        asked.since.get_or_insert(now);
-        if self.refusals.is_patient(verb, now) {
-            return true;
-        }
-        self.stop_verb(verb, &failure.to_string());
-        false
+        Refusal::Final
     }
 
     /// Stops a verb that is still refused after its time. Calls without a response prove nothing.
@@ -172,7 +176,7 @@ impl Agent {
         }
         asked.reported = true;
         let text = format!("the API forbids `{verb}`, it is not tried again: {why}");
-        self.outbox.log(true, None, text.clone());
+        self.calls.log(true, None, text.clone());
         self.emit_event(true, NOT_PERMITTED, text);
     }
 

@@ -7,12 +7,12 @@ use epilogue_common::announcement::Announcement;
 use epilogue_common::outcome::Failure;
 
 use super::Agent;
+use super::calls::{Part, Verb};
 use super::left::{number, words};
 use super::notices::{COMPLETE, UNREPORTED};
-use super::outbox::Task;
-use super::shutdown_run::{KUBELET_GONE, Shutdown};
+use super::shutdown::{KUBELET_GONE, Release};
 use crate::pod::{Owner, PodSource, PodUid, PodView};
-use crate::protocol::action::{Action, PodRef};
+use crate::protocol::action::PodRef;
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::Record;
 use crate::shutdown::budget::Step;
@@ -21,39 +21,6 @@ use crate::termination::progress::PodTermination;
 
 /// How long a drained record is retried on one proof.
 const DRAINED_LASTS: Duration = Duration::from_secs(1);
-
-/// The progress of the release.
-#[derive(Debug)]
-pub(super) enum Release {
-    /// The agent holds the lock and awaits reports.
-    Holding,
-    /// The agent asks the runtime whether anything runs.
-    Inspecting(BTreeMap<PodUid, (PodRef, Attempt)>),
-    /// The drained record is being written since then, on CLOCK_MONOTONIC.
-    Drained(Duration),
-    /// The summary is being written to the disk.
-    Closing(u64),
-    /// The lock is being released.
-    Unlocking,
-    /// The lock is gone; late results are still recorded.
-    Released,
-}
-
-impl Shutdown {
-    /// Whether no open work justifies holding the lock.
-    fn is_settled(&self) -> bool {
-        let open = |termination: &PodTermination| {
-            termination.is_awaited()
-                || termination.is_unacknowledged()
-                || termination.end.is_in_flight()
-        };
-        self.step > Step::Intent && !self.terminations.values().any(open)
-    }
-
-    fn time_is_over(&self, now: Duration) -> bool {
-        self.elapsed(now) >= self.ends.end
-    }
-}
 
 impl Agent {
     pub(super) fn advance_release(&mut self) {
@@ -150,7 +117,7 @@ impl Agent {
         shutdown.step = Step::Intent;
         shutdown.unreported_at_release = None;
         shutdown.left_at_release.clear();
-        self.outbox.log(false, None, "the lock is held on: there is something to wait for again");
+        self.calls.log(false, None, "the lock is held on: there is something to wait for again");
     }
 
     fn hold_on(&mut self) {
@@ -168,7 +135,7 @@ impl Agent {
                     pod.owner == Owner::DaemonSet || pod.source == PodSource::Static
                 })
         };
-        let cached = self.pods.iter().map(super::disruption_target::pod_ref);
+        let cached = self.pods.iter().map(PodRef::of);
         let terminations = self.shutdown.iter().flat_map(|shutdown| shutdown.terminations.values());
         let ended = terminations.map(|termination| termination.pod.clone());
         let all = cached.chain(ended).filter(|pod| !stays(&pod.uid));
@@ -196,40 +163,36 @@ impl Agent {
             let boot_id = self.settings.boot_id.clone();
             let at = self.clock.now().wall;
             self.node.announce(&Announcement::Drained { boot_id, at });
-            self.outbox.log(false, None, "nothing runs any more: the node is announced as drained");
+            self.calls.log(false, None, "nothing runs any more: the node is announced as drained");
             self.write_node();
             return;
         }
-        for (uid, (pod, inspect_all)) in inspections {
-            if inspect_all.is_due(&self.clock) && self.outbox.has_room_to_inspect() {
-                inspect_all.sent();
-                self.outbox.send(Task::Inspect(uid.clone()), Action::InspectPod(pod.clone()));
-            }
+        for (pod, inspect_all) in inspections.values_mut() {
+            self.calls.inspect((Part::Drained, Verb::Inspect), pod, inspect_all, &self.clock);
         }
     }
 
-    /// Takes a runtime response, if it belongs to the drained record.
+    /// Takes the runtime's response about a pod for the drained record.
     pub(super) fn drained_inspected(
         &mut self,
         uid: &PodUid,
         result: &Result<RuntimeState, Failure>,
-    ) -> bool {
-        let Some(shutdown) = &mut self.shutdown else { return false };
-        let Release::Inspecting(inspections) = &mut shutdown.release else { return false };
-        let Some((pod, inspect_all)) = inspections.get_mut(uid) else { return false };
+    ) {
+        let Some(shutdown) = &mut self.shutdown else { return };
+        let Release::Inspecting(inspections) = &mut shutdown.release else { return };
+        let Some((pod, inspect_all)) = inspections.get_mut(uid) else { return };
         let has_run = self.pods.get(uid).is_none_or(|pod| pod.has_run);
         let proven = result.as_ref().is_ok_and(|state| state.proves_end(has_run));
         if proven {
             inspect_all.done();
         } else {
             inspect_all.give_up();
-            self.outbox.log(
+            self.calls.log(
                 false,
                 Some(pod),
                 "it may still run: the node is not announced as drained",
             );
         }
-        true
     }
 
     /// Writes the summary to the disk before the lock is released.
@@ -286,7 +249,7 @@ impl Agent {
         let left = unreported + number(&shutdown.left_at_release);
         let complete = left == 0 && self.pods.is_listed();
         let (warning, reason) = if complete { (false, COMPLETE) } else { (true, UNREPORTED) };
-        self.outbox.log(warning, None, text.clone());
+        self.calls.log(warning, None, text.clone());
         self.emit_event(warning, reason, text);
     }
 
@@ -305,6 +268,6 @@ impl Agent {
             count(PodTermination::is_unacknowledged),
         );
         let warning = shutdown.time_is_over(now);
-        self.outbox.log(warning, None, text);
+        self.calls.log(warning, None, text);
     }
 }

@@ -2,20 +2,18 @@
 
 use std::time::Duration;
 
-use epilogue_common::outcome::{Failure, Outcome};
+use epilogue_common::outcome::Failure;
 
 use super::Agent;
-use super::disruption_target::{PATCH_STATUS, record};
-use super::outbox::Task;
-use super::release::Release;
+use super::calls::{Part, Verb};
+use super::shutdown::Release;
 use crate::pod::PodUid;
-use crate::protocol::action::{Action, Purpose};
+use crate::protocol::action::Purpose;
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
-use crate::termination::attempt::{Verdict, verdict};
 use crate::termination::patches;
-use crate::termination::progress::Terminator;
+use crate::termination::progress::{PATCH_STATUS, Terminator};
 
 /// How long a stopped pod certainly has no new container: a kubelet takes longer to start one.
 const PROOF_LASTS: Duration = Duration::from_millis(500);
@@ -44,25 +42,17 @@ impl Agent {
     /// Sends the runtime checks that are due.
     pub(super) fn send_inspects(&mut self) {
         let Some(shutdown) = &mut self.shutdown else { return };
-        for (uid, termination) in &mut shutdown.terminations {
-            let due = !termination.reported && termination.inspect.is_due(&self.clock);
-            if !due || !self.outbox.has_room_to_inspect() {
-                continue;
+        for termination in shutdown.terminations.values_mut() {
+            if !termination.reported {
+                let (what, inspect) = ((Part::Shutdown, Verb::Inspect), &mut termination.inspect);
+                self.calls.inspect(what, &termination.pod, inspect, &self.clock);
             }
-            termination.inspect.sent();
-            self.outbox
-                .send(Task::Inspect(uid.clone()), Action::InspectPod(termination.pod.clone()));
         }
     }
 
     pub(super) fn inspect_finished(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
-        if self.drained_inspected(uid, &result) || self.journaled_inspected(uid, &result) {
-            return;
-        }
         let now = self.clock.monotonic();
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let pace = shutdown.pace(uid);
-        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
+        let Some((termination, pace)) = self.termination(uid) else { return };
         match result {
             Ok(state) if state.nothing_runs() => {
                 termination.inspect.done();
@@ -96,7 +86,7 @@ impl Agent {
             if lives && !at_the_end {
                 continue;
             }
-            if !self.outbox.has_room() {
+            if !self.calls.has_room() {
                 break;
             }
             let Some(pod) = self.pods.get(uid) else {
@@ -129,58 +119,11 @@ impl Agent {
             }
             let body = patches::failed(pod, now.wall);
             termination.fail.sent();
-            self.writer.append([record(&termination.pod, Intent::Fail, now.wall)]);
-            let pod = termination.pod.clone();
-            let action = Action::PatchStatus { pod, purpose: Purpose::Fail, body };
-            self.outbox.send(Task::Fail(uid.clone()), action);
+            self.writer.append([Record::intent(&termination.pod, Intent::Fail, now.wall)]);
+            self.calls.patch(Part::Shutdown, Purpose::Fail, &termination.pod, body);
         }
         if stale {
             self.send_inspects();
-        }
-    }
-
-    pub(super) fn fail_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        self.count_patch(Purpose::Fail, result);
-        let refusal = self.hear_of_right(PATCH_STATUS, uid, result);
-        let now = self.clock.monotonic();
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let pace = shutdown.pace(uid);
-        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
-        let pod = termination.pod.clone();
-        let Err(failure) = result else {
-            termination.fail.done();
-            termination.acknowledge();
-            self.writer.append([Record::Acknowledged { uid: uid.clone(), intent: Intent::Fail }]);
-            return;
-        };
-        match verdict(failure) {
-            Verdict::Gone => {
-                termination.fail.give_up();
-                termination.acknowledge();
-            }
-            // The API may have applied an attempt without a response, and the runtime's proof is
-            // older than that. The agent checks both first.
-            Verdict::ReadAgain => {
-                termination.fail.met_change();
-                termination.read.want_again();
-                termination.inspect.want_again();
-            }
-            Verdict::Retry => {
-                termination.fail.failed(now, pace, Some(failure));
-                termination.read.want_again();
-                termination.inspect.want_again();
-            }
-            Verdict::Skip => {
-                termination.fail.give_up();
-                let text = format!("the API refuses its phase: {failure}");
-                self.outbox.log(true, Some(&pod), text);
-            }
-            Verdict::Refused => {
-                if termination.fail.refused(now, pace, refusal) {
-                    let text = format!("the API refuses its phase: {failure}");
-                    self.outbox.log(true, Some(&pod), text);
-                }
-            }
         }
     }
 }

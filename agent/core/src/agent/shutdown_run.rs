@@ -1,18 +1,16 @@
-//! Holds the state of one shutdown: its time, its pods, and its current step. ([AP11])
+//! Begins a shutdown, follows the mode of its node, and advances its steps. ([AP11])
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use epilogue_common::announcement::Announcement as NodeSays;
-use jiff::Timestamp;
 
 use super::Agent;
 use super::journal_replay::JournaledShutdown;
 use super::mode::{Detected, detect};
 use super::notices::BEGUN;
-use super::release::Release;
+use super::shutdown::{KUBELET_GONE, Recorded, Release, Shutdown};
 use crate::pod::PodUid;
-use crate::protocol::action::PodRef;
 use crate::protocol::event::{Announcement, ShutdownKind};
 use crate::protocol::journal::Record;
 use crate::shutdown::Mode;
@@ -20,79 +18,16 @@ use crate::shutdown::budget::{
     Budget, GRANTED_DEFAULT, Step, Timetable, assist_hold_max, wanted_delay,
 };
 use crate::shutdown::candidates::Scope;
-use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, WAIT_MAX_HASTE, salt};
-use crate::termination::clock::Clock;
+use crate::termination::attempt::Pace;
 use crate::termination::progress::PodTermination;
 use crate::time_span::TimeSpan;
 
 /// When an armed kubelet that released its lock and left pods will do nothing more. ([AP16])
 const ASSIST_PROVES_ITSELF: Duration = Duration::from_secs(2);
-/// A kubelet that is gone for this long in a shutdown does not come back in time.
-pub(super) const KUBELET_GONE: Duration = Duration::from_secs(3);
 /// A kubelet that lives again for this long terminates pods itself.
 const KUBELET_BACK: Duration = Duration::from_secs(3);
 /// The time for marks after a late switch to Replace.
 const LATE_MARKS: Duration = Duration::from_secs(1);
-/// After logind's time and this, a shutdown that did not happen will not happen. ([AP27])
-const LONG_OVER: Duration = Duration::from_secs(30);
-
-/// One shutdown.
-#[derive(Debug)]
-pub(super) struct Shutdown {
-    /// When the shutdown was taken up, and how much of its time had passed by then.
-    pub(super) taken_up_at: Duration,
-    pub(super) head_start: Duration,
-    pub(super) since: Timestamp,
-    pub(super) kind: Option<ShutdownKind>,
-    pub(super) granted: Duration,
-    pub(super) found: Detected,
-    /// Taken up after a restart: there is no lock, and Assist does not turn into Replace.
-    pub(super) resumed: bool,
-    pub(super) ends: Timetable,
-    pub(super) margin: Duration,
-    pub(super) terminations: BTreeMap<PodUid, PodTermination>,
-    /// The pods in order of their marks' value.
-    pub(super) order: Vec<PodUid>,
-    /// Marks of the previous shutdown, taken over: the pod, and when it was marked.
-    pub(super) carried: BTreeMap<PodUid, (PodRef, Timestamp)>,
-    pub(super) intent_mark: u64,
-    /// The pods whose marks are in the journal, or on their way to it.
-    pub(super) recorded: BTreeMap<PodUid, Recorded>,
-    /// Whether all pods that were present at the signal are part of it.
-    pub(super) enlisted: bool,
-    /// The time since the signal at which the mode was adopted.
-    pub(super) mode_since: Duration,
-    pub(super) step: Step,
-    pub(super) stage: Option<super::group_deletion::ActiveStage>,
-    pub(super) deletions_over: bool,
-    /// Whether the mode stays: terminations were sent, or the mode was switched.
-    pub(super) mode_is_final: bool,
-    pub(super) progress: bool,
-    pub(super) inspected: bool,
-    pub(super) release: Release,
-    pub(super) marked_after: Option<Duration>,
-    pub(super) reported_after: Option<Duration>,
-    pub(super) released_after: Option<Duration>,
-    pub(super) unreported_at_release: Option<usize>,
-    pub(super) left_at_release: super::left::Left,
-}
-
-/// A mark in the journal.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Recorded {
-    /// The time that the mark carries.
-    pub(super) at: Timestamp,
-    /// When the record was handed in, on CLOCK_MONOTONIC, and the writer's mark for it.
-    pub(super) since: Duration,
-    pub(super) until: u64,
-}
-
-impl Recorded {
-    /// A record that is on the disk.
-    pub(super) fn durable(at: Timestamp) -> Self {
-        Self { at, since: Duration::ZERO, until: 0 }
-    }
-}
 
 /// How the agent learnt of a shutdown.
 #[derive(Debug)]
@@ -114,76 +49,12 @@ impl Begin {
     }
 
     /// By the journal.
-    pub(super) fn resumed(journaled: JournaledShutdown) -> Self {
+    fn resumed(journaled: JournaledShutdown) -> Self {
         Self {
             granted: Some(journaled.granted),
             kind: journaled.kind.clone(),
             journaled: Some(journaled),
         }
-    }
-}
-
-impl Shutdown {
-    /// The time since the signal.
-    pub(super) fn elapsed(&self, now: Duration) -> Duration {
-        now.saturating_sub(self.taken_up_at) + self.head_start
-    }
-
-    /// The moment of a time since the signal; a moment in the past may be cut off.
-    pub(super) fn at(&self, elapsed: Duration) -> Duration {
-        (self.taken_up_at + elapsed).saturating_sub(self.head_start)
-    }
-
-    /// Whether logind's time and a margin are over, and the machine still runs.
-    pub(super) fn is_long_over(&self, now: Duration) -> bool {
-        self.elapsed(now) > self.granted + LONG_OVER
-    }
-
-    pub(super) fn is_released(&self) -> bool {
-        matches!(self.release, Release::Released)
-    }
-
-    /// Whether the agent may still terminate pods: each termination must leave time for its report.
-    pub(super) fn may_end(&self, clock: &Clock) -> bool {
-        !matches!(self.release, Release::Unlocking | Release::Released)
-            && !clock.reached(self.at(self.ends.last_writes))
-    }
-
-    /// Whether there are marks to send.
-    pub(super) fn is_marking(&self) -> bool {
-        self.terminations.values().any(|it| !it.reported && it.mark.is_open())
-    }
-
-    /// Whether the next step waits for marks: a refused mark holds up only its own pod.
-    fn waits_for_marks(&self) -> bool {
-        let waits = |mark: &Attempt| mark.is_open() && !mark.is_held_back();
-        self.terminations.values().any(|it| !it.reported && waits(&it.mark))
-    }
-
-    /// How failed calls are repeated.
-    pub(super) fn pace(&self, uid: &PodUid) -> Pace {
-        let released = self.is_released();
-        let wait_max = if released { WAIT_MAX } else { WAIT_MAX_HASTE };
-        let latest = (!released).then(|| self.at(self.ends.end));
-        Pace { wait_max, latest, salt: salt(&uid.0) }
-    }
-
-    /// The step: as far as the work is, and at least as far as the clock. ([AP10])
-    fn step_now(&self, clock: &Clock, durable: bool) -> Step {
-        let over = |end: Duration| clock.reached(self.at(end));
-        if !durable && !over(self.ends.intent) {
-            return Step::Intent;
-        }
-        if self.waits_for_marks() && !over(self.ends.pre_mark) {
-            return Step::PreMark;
-        }
-        if !over(self.ends.kill) && !self.deletions_over {
-            return Step::Kill;
-        }
-        if !over(self.ends.last_writes) {
-            return Step::Flush;
-        }
-        if over(self.ends.end) { Step::Release } else { Step::LastWrites }
     }
 }
 
@@ -203,6 +74,18 @@ impl Agent {
         let now = self.clock.monotonic();
         let armed_ago = self.kubelet.armed_at.map(|at| now.saturating_sub(at));
         detect(self.kubelet.facts.as_ref(), armed_ago, self.allowed())
+    }
+
+    /// A pod of the shutdown, and how its failed calls are repeated.
+    pub(super) fn termination(&mut self, uid: &PodUid) -> Option<(&mut PodTermination, Pace)> {
+        let shutdown = self.shutdown.as_mut()?;
+        let pace = shutdown.pace(uid);
+        Some((shutdown.terminations.get_mut(uid)?, pace))
+    }
+
+    /// Takes up the shutdown of the journal.
+    pub(super) fn resume(&mut self, journaled: JournaledShutdown) {
+        self.begin(&Begin::resumed(journaled));
     }
 
     /// Takes up a shutdown: P0.
@@ -327,7 +210,7 @@ impl Agent {
             };
             let at = termination.marked_at;
             shutdown.recorded.insert(uid.clone(), Recorded { at, since, until: 0 });
-            records.push(super::disruption_target::intent(termination));
+            records.push(termination.mark_intent());
         }
         shutdown.intent_mark = self.writer.append(records);
         for recorded in shutdown.recorded.values_mut() {
@@ -362,7 +245,7 @@ impl Agent {
             shutdown.terminations.len(),
             shutdown.terminations.values().filter(|termination| termination.mark.is_open()).count(),
         );
-        self.outbox.log(false, None, text.clone());
+        self.calls.log(false, None, text.clone());
         self.emit_event(false, BEGUN, text);
     }
 
@@ -492,7 +375,7 @@ impl Agent {
             shutdown.step = Step::PreMark;
         }
         self.shutdown = Some(shutdown);
-        self.outbox.log(true, None, text);
+        self.calls.log(true, None, text);
         self.enlist_all();
         self.announce_shutdown();
     }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use epilogue_common::outcome::Outcome;
 use jiff::Timestamp;
 
+use super::calls::Task;
 use super::mode::{self, Kubelet};
 use super::notices::DELAY_TOO_SHORT;
-use super::outbox::Task;
 use super::shutdown_run::Begin;
 use super::{Agent, Allowed, LockState};
 use crate::protocol::action::Action;
@@ -180,7 +180,7 @@ impl Agent {
         self.logind.connected = true;
         self.logind.granted = seen.delay.or(self.logind.granted);
         if self.logind.lock == LockState::Held && !seen.lock_listed && !self.is_fresh_lock() {
-            self.outbox.log(true, None, "logind does not list our lock; it is taken again");
+            self.calls.log(true, None, "logind does not list our lock; it is taken again");
             self.logind.lock = LockState::None;
             self.logind.taking = Attempt::wanted();
         }
@@ -191,7 +191,7 @@ impl Agent {
         let Some(shutdown) = &self.shutdown else {
             let echo = self.logind.cancelled_at.is_some_and(|at| now < at + CHECK_LASTS);
             if preparing && !echo && self.journaled.is_none() && !self.logind.observed {
-                self.outbox.log(true, None, "logind is shutting down, and no signal arrived");
+                self.calls.log(true, None, "logind is shutting down, and no signal arrived");
                 self.begin(&Begin::found(granted));
             } else if preparing && echo {
                 self.logind.prepares(false);
@@ -218,7 +218,7 @@ impl Agent {
 
     pub(super) fn lose_logind(&mut self, why: &str) {
         self.logind.connected = false;
-        self.outbox.log(true, None, format!("logind is lost: {why}; a lock that is held is kept"));
+        self.calls.log(true, None, format!("logind is lost: {why}; a lock that is held is kept"));
     }
 
     pub(super) fn hear_shutdown(&mut self, announcement: Announcement) {
@@ -227,10 +227,10 @@ impl Agent {
         self.logind.granted = announcement.granted.or(self.logind.granted);
         if let Some(shutdown) = &self.shutdown {
             if !shutdown.is_long_over(now) {
-                self.outbox.log(false, None, "a second signal of the same shutdown is ignored");
+                self.calls.log(false, None, "a second signal of the same shutdown is ignored");
                 return;
             }
-            self.outbox.log(true, None, "a new shutdown, though the last one is not over");
+            self.calls.log(true, None, "a new shutdown, though the last one is not over");
             self.leave_shutdown();
         }
         self.forget_journaled();
@@ -287,7 +287,7 @@ impl Agent {
         if self.logind.taking.is_due(&self.clock) {
             self.logind.taking.sent();
             self.logind.lock = LockState::Taking;
-            self.outbox.send(Task::TakeLock, Action::TakeLock);
+            self.calls.send(Task::TakeLock, Action::TakeLock);
         }
     }
 
@@ -300,12 +300,12 @@ impl Agent {
                 self.logind.lock = LockState::Held;
                 self.logind.holds = true;
                 self.logind.held_since = now;
-                self.outbox.log(false, None, "the delay lock is held");
+                self.calls.log(false, None, "the delay lock is held");
             }
             ActionResult::LockRefusedInProgress => {
                 self.logind.taking.failed(now, pace, None);
                 self.logind.lock = LockState::Refused;
-                self.outbox.log(true, None, "logind gives no lock: it is going down already");
+                self.calls.log(true, None, "logind gives no lock: it is going down already");
             }
             other => {
                 self.logind.taking.failed(now, pace, None);
@@ -314,7 +314,7 @@ impl Agent {
                     ActionResult::Done(Err(failure)) => failure.message.as_str(),
                     _ => "no answer that belongs to it",
                 };
-                self.outbox.log(true, None, format!("cannot take the delay lock: {why}"));
+                self.calls.log(true, None, format!("cannot take the delay lock: {why}"));
             }
         }
     }
@@ -323,7 +323,7 @@ impl Agent {
     pub(super) fn release_lock(&mut self) {
         if self.logind.holds && !self.logind.releasing {
             self.logind.releasing = true;
-            self.outbox.send(Task::ReleaseLock, Action::ReleaseLock);
+            self.calls.send(Task::ReleaseLock, Action::ReleaseLock);
         }
     }
 
@@ -332,7 +332,7 @@ impl Agent {
         self.logind.holds = false;
         self.logind.lock = LockState::Released;
         if let ActionResult::Done(Err(failure)) = result {
-            self.outbox.log(true, None, format!("the lock was not released: {failure}"));
+            self.calls.log(true, None, format!("the lock was not released: {failure}"));
         }
     }
 
@@ -360,7 +360,7 @@ impl Agent {
         }
         self.logind.raised_for = Some(about);
         if raises {
-            self.outbox.send(Task::RaiseDelay, Action::RaiseDelay { wanted });
+            self.calls.send(Task::RaiseDelay, Action::RaiseDelay { wanted });
         } else {
             self.warn_of_delay("the agent may not raise it");
         }
@@ -377,7 +377,7 @@ impl Agent {
                     self.warn_of_delay("logind did not follow: see `epilogue-agent check`");
                 } else {
                     let text = format!("logind grants {} s now", granted.as_secs());
-                    self.outbox.log(false, None, text);
+                    self.calls.log(false, None, text);
                 }
             }
             Err(failure) => {
@@ -394,7 +394,7 @@ impl Agent {
             "logind grants {granted} s to a shutdown, {wanted} s are wanted ({why}); the agent \
              uses what is granted, pods get less time to terminate"
         );
-        self.outbox.log(true, None, message.clone());
+        self.calls.log(true, None, message.clone());
         self.emit_event(true, DELAY_TOO_SHORT, message);
     }
 }

@@ -17,19 +17,19 @@ use std::time::Duration;
 
 use epilogue_common::outcome::{Failure, Outcome};
 
-use super::disruption_target::{PATCH_STATUS, pod_ref};
+use super::calls::{Part, Verb};
 use super::notices::{POD_FAILED, POD_STUCK, WOULD_FAIL};
-use super::outbox::Task;
 use super::refusals::FORBIDDEN_FOR;
 use super::status::WouldHave;
 use super::{Agent, Enforcement, StuckStatus};
 use crate::pod::{PodSource, PodUid, PodView};
-use crate::protocol::action::{Action, PodRef, Purpose, Reach};
+use crate::protocol::action::{PodRef, Purpose, Reach};
 use crate::protocol::event::RuntimeState;
-use crate::termination::attempt::{Verdict, verdict};
+use crate::termination::attempt::{Attempt, Follow, Pace, REPORT, WAIT_MAX};
 use crate::termination::hanging::{
     Evidence, Finding, Hang, Judgement, KubeletLiveness, Obstacle, judge,
 };
+use crate::termination::progress::PATCH_STATUS;
 use crate::termination::{patches, stop_timeout};
 
 /// How long a runtime check describes the present.
@@ -75,7 +75,7 @@ struct Case {
 impl Case {
     fn new(pod: &PodView, liveness: KubeletLiveness) -> Self {
         Self {
-            pod: pod_ref(pod),
+            pod: PodRef::of(pod),
             liveness,
             inspect_due: false,
             seen: None,
@@ -249,15 +249,14 @@ impl Agent {
                 case.seen = Some((now, None));
                 continue;
             }
-            if self.outbox.is_busy_with(uid) {
+            if self.calls.is_busy_with(uid) {
                 continue;
             }
-            if !self.outbox.has_room_to_inspect() {
+            if !self.calls.has_room_to_inspect() {
                 return;
             }
             case.inspect_due = false;
-            let action = Action::InspectPod(case.pod.clone());
-            self.outbox.send(Task::StuckInspect(uid.clone()), action);
+            self.calls.ask_runtime(Part::Stuck, Verb::Inspect, case.pod.clone());
         }
     }
 
@@ -311,7 +310,7 @@ impl Agent {
         let pace = self.settings.features.stuck_times.pace;
         let acts = self.enforces_stuck();
         let round = self.stuck.round;
-        let room = self.outbox.has_room();
+        let room = self.calls.has_room();
         let over = self.over(pod).unwrap_or_default();
         let Some(case) = self.stuck.cases.get_mut(&pod.uid) else { return };
         match finding.judgement {
@@ -323,18 +322,13 @@ impl Agent {
                     return;
                 }
                 case.stops += 1;
-                let action = Action::StopPod {
-                    pod: case.pod.clone(),
-                    // If a container has started since, it gets the grace that its kubelet would
-                    // give it.
-                    grace_seconds: pod.deletion_grace_seconds.unwrap_or_default(),
-                    sidecars: pod.sidecars.clone(),
-                    reach: Reach::Pod,
-                    stop_timeout: stop_timeout::at_ease(case.stops.saturating_sub(1)),
-                };
+                // If a container has started since, it gets the grace that its kubelet would give
+                // it.
+                let grace = pod.deletion_grace_seconds.unwrap_or_default();
+                let wait = stop_timeout::at_ease(case.stops.saturating_sub(1));
                 let text = "nothing runs in its sandbox any more, which is stopped";
-                self.outbox.log(false, Some(&case.pod), text);
-                self.outbox.send(Task::StuckStop(pod.uid.clone()), action);
+                self.calls.log(false, Some(&case.pod), text);
+                self.calls.stop(Part::Stuck, pod, grace, Reach::Pod, wait);
             }
             Judgement::Fail => {
                 if case.written_at.is_some_and(|at| now < at + pace) {
@@ -355,34 +349,32 @@ impl Agent {
     fn send_stuck_fail(&mut self, pod: &PodView) {
         let wall = self.clock.now().wall;
         let body = patches::failed_for_deleter(pod, wall);
-        let action = Action::PatchStatus { pod: pod_ref(pod), purpose: Purpose::Fail, body };
-        self.outbox.send(Task::StuckFail(pod.uid.clone()), action);
+        self.calls.patch(Part::Stuck, Purpose::Fail, &PodRef::of(pod), body);
     }
 
     /// Takes the API's response to the phase. After a failure, the next round checks the pod again.
     pub(super) fn stuck_failed(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        self.count_patch(Purpose::Fail, result);
-        self.hear_of_right(PATCH_STATUS, uid, result);
         let now = self.clock.monotonic();
         let Some(case) = self.stuck.cases.get_mut(uid) else { return };
         let pod = case.pod.clone();
         let Some(text) = case.writing.take() else { return };
-        match result {
-            Ok(()) => {
+        // The next round is the retry.
+        let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 0 };
+        match Attempt::wanted().settle(result, now, pace, REPORT) {
+            Follow::Done => {
                 case.written += 1;
                 case.finding = None;
                 self.stuck.failed += 1;
-                self.outbox.log(true, Some(&pod), text.clone());
+                self.calls.log(true, Some(&pod), text.clone());
                 self.emit_pod_event(pod, POD_FAILED, &text);
             }
-            Err(failure) if matches!(verdict(failure), Verdict::Skip | Verdict::Refused) => {
+            Follow::Refused => {
                 case.refused_until = Some(now + FORBIDDEN_FOR);
-                let text = format!("the API refuses its phase: {failure}");
-                self.outbox.log(true, Some(&pod), text);
+                self.calls.log_refusal(&pod, "the API refuses its phase", result);
             }
             // An attempt without a response is not counted: if the API applied it, the pod shows
             // it.
-            Err(_) => {}
+            Follow::Gone | Follow::Reread | Follow::Retry => {}
         }
     }
 
@@ -410,7 +402,7 @@ impl Agent {
         };
         case.event_at = Some(now);
         let pod_ref = case.pod.clone();
-        self.outbox.log(true, Some(&pod_ref), text.clone());
+        self.calls.log(true, Some(&pod_ref), text.clone());
         self.emit_pod_event(pod_ref, reason, &text);
     }
 }

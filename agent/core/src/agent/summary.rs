@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Agent;
 use super::mode::detect;
-use super::shutdown_run::Shutdown;
+use super::shutdown::Shutdown;
 use super::status::{ShutdownStatus, Status};
 use crate::shutdown::Mode;
 use crate::termination::progress::PodTermination;

@@ -8,17 +8,8 @@ use crate::shutdown::logind_conf::ConfFile;
 use crate::shutdown::priority_groups::PriorityGroups;
 use crate::time_span::TimeSpan;
 
-/// Why a D-Bus call failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallError {
-    /// The D-Bus name of the error; empty if no reply came.
-    pub name: String,
-    /// Message for people.
-    pub message: String,
-}
-
-/// Result of a D-Bus call.
-pub type Answer<T> = Result<T, CallError>;
+/// An answer of logind or of the bus; without one, the error's message.
+pub type Answer<T> = Result<T, String>;
 
 /// All facts of a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,9 +36,9 @@ pub struct Facts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bus {
     /// The bus cannot be reached.
-    Unreachable(CallError),
+    Unreachable(String),
     /// The bus did not report the owner of logind's name.
-    Mute(CallError),
+    Mute(String),
     /// No connection owns logind's name.
     WithoutLogind,
     /// A connection owns logind's name.
@@ -99,11 +90,29 @@ pub struct Inhibitor {
     pub pid: u32,
 }
 
+/// Why logind refuses a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A shutdown is in progress. ([LD5])
+    ShuttingDown,
+    /// The bus policy, polkit or AppArmor refuses. ([LD10])
+    NotPermitted,
+    /// logind has reached its maximum of locks. ([LD6])
+    TooManyLocks,
+    /// Another reason.
+    Other,
+}
+
 /// Result of taking and releasing a delay lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trial {
     /// logind refused the lock.
-    Refused(CallError),
+    Refused {
+        /// Why, as far as the agent knows logind's errors.
+        why: Refusal,
+        /// Message for people.
+        message: String,
+    },
     /// logind granted the lock.
     Taken {
         /// Whether `ListInhibitors` listed the lock while it was held.

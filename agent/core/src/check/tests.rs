@@ -14,8 +14,8 @@ fn now() -> Timestamp {
     "2026-11-21T14:00:00Z".parse().expect("must be a time")
 }
 
-fn error(name: &str) -> CallError {
-    CallError { name: name.into(), message: "said so".into() }
+fn error() -> String {
+    "said so".into()
 }
 
 fn lock(what: &str, who: &str, mode: &str, uid: u32) -> Inhibitor {
@@ -101,8 +101,8 @@ fn a_node_as_it_should_be_is_ok_throughout() {
 #[test]
 fn what_stands_in_the_way_is_the_last_check() {
     let table = [
-        (Bus::Unreachable(error("")), "bus", "mount /run/dbus/system_bus_socket"),
-        (Bus::Mute(error("")), "logind", "said so"),
+        (Bus::Unreachable(error()), "bus", "mount /run/dbus/system_bus_socket"),
+        (Bus::Mute(error()), "logind", "said so"),
         (Bus::WithoutLogind, "logind", "systemctl start systemd-logind"),
     ];
     for (bus, name, words) in table {
@@ -126,7 +126,7 @@ fn the_delay_is_weighed_against_the_priority_groups() {
     assert_found(&granted(600), "delay", Verdict::Ok, &["grants 600s"]);
     let endless = of(|logind| logind.delay = Ok(TimeSpan::INFINITY));
     assert_found(&endless, "delay", Verdict::Ok, &["grants infinity"]);
-    let silent = of(|logind| logind.delay = Err(error("")));
+    let silent = of(|logind| logind.delay = Err(error()));
     assert_found(&silent, "delay", fail, &["said so"]);
     assert_eq!(judge(&silent, now()).time, None);
     let off = Facts { priority_groups: None, ..granted(0) };
@@ -176,7 +176,7 @@ fn a_shutdown_that_comes_or_runs_is_reported() {
         logind.scheduled = Ok(Some(ScheduledShutdown { kind: "poweroff".into(), at_micros: 1 }));
     });
     assert_found(&overdue, "schedule", Verdict::Warn, &["in 0s"]);
-    let silent = of(|logind| logind.scheduled = Err(error("")));
+    let silent = of(|logind| logind.scheduled = Err(error()));
     assert_found(&silent, "schedule", Verdict::Fail, &["said so"]);
 }
 
@@ -220,21 +220,21 @@ fn other_holders_are_named() {
 #[test]
 fn a_lock_that_cannot_be_had_comes_with_its_remedy() {
     let table = [
-        ("org.freedesktop.login1.OperationInProgress", "in progress"),
-        ("org.freedesktop.DBus.Error.AccessDenied", "uid 0"),
-        ("org.freedesktop.DBus.Error.InteractiveAuthorizationRequired", "polkit"),
-        ("org.freedesktop.DBus.Error.LimitsExceeded", "InhibitorsMax"),
-        ("", "journalctl"),
+        (Refusal::ShuttingDown, "in progress"),
+        (Refusal::NotPermitted, "uid 0"),
+        (Refusal::NotPermitted, "polkit"),
+        (Refusal::TooManyLocks, "InhibitorsMax"),
+        (Refusal::Other, "journalctl"),
     ];
-    for (name, words) in table {
-        let facts = of(|logind| logind.trial = Trial::Refused(error(name)));
+    for (why, words) in table {
+        let facts = of(|logind| logind.trial = Trial::Refused { why, message: error() });
         assert_found(&facts, "lock", Verdict::Fail, &["refused", "said so", words]);
     }
     let taken = |listed, released| of(|logind| logind.trial = Trial::Taken { listed, released });
     let fail = Verdict::Fail;
     assert_found(&taken(Ok(false), Ok(true)), "lock", fail, &["does not list it"]);
     assert_found(&taken(Ok(true), Ok(false)), "lock", fail, &["still listed"]);
-    assert_found(&taken(Err(error("")), Ok(true)), "lock", fail, &["said so"]);
+    assert_found(&taken(Err(error()), Ok(true)), "lock", fail, &["said so"]);
 }
 
 #[test]

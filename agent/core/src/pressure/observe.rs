@@ -1,8 +1,13 @@
 //! Reads memory, processes and stalls from the host's files, as the kubelet does. The texts are
 //! arguments; no text causes a panic.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use serde::Serialize;
 use thiserror::Error;
+
+use super::signal::Signal;
 
 /// A cgroup's limit above this value means no limit. ([EV2])
 const UNLIMITED_MIN: u64 = 1 << 62;
@@ -14,6 +19,47 @@ pub struct Observation {
     pub available: u64,
     /// Total amount.
     pub capacity: u64,
+}
+
+/// One measurement of one signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Measured values.
+    pub observation: Observation,
+    /// Time of the measurement, on the monotonic clock.
+    pub at: Duration,
+}
+
+/// Measurements by signal; a signal that could not be measured is missing. ([EV7])
+pub type Measurements = BTreeMap<Signal, Measured>;
+
+/// Usage by location, in bytes or inodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DiskUsage {
+    /// The containers' writable layers.
+    pub rootfs: u64,
+    /// Logs.
+    pub logs: u64,
+    /// hostPath, configMap and emptyDir with the default medium.
+    pub volumes: u64,
+}
+
+impl DiskUsage {
+    /// Sum of all locations.
+    pub fn sum(self) -> u64 {
+        self.rootfs.saturating_add(self.logs).saturating_add(self.volumes)
+    }
+}
+
+/// Which file systems are on their own devices. ([EV5])
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum DiskLayout {
+    /// All are on one device.
+    Single,
+    /// Images and writable layers share their own device.
+    DedicatedImages,
+    /// Images have their own device; writable layers are on the node's.
+    Split,
 }
 
 /// A text lacks an expected field.
@@ -101,8 +147,6 @@ pub fn swap(meminfo: &str) -> Result<Observation, Unreadable> {
 pub struct Stall {
     /// Average over 10 s, in percent.
     pub avg10: f64,
-    /// Average over 60 s, in percent.
-    pub avg60: f64,
     /// Total since the boot, in µs.
     pub total: u64,
 }
@@ -131,11 +175,7 @@ fn stall(line: &str) -> Option<Stall> {
         line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
     };
     let percent = |name| field(name)?.parse().ok().filter(|value: &f64| value.is_finite());
-    Some(Stall {
-        avg10: percent("avg10")?,
-        avg60: percent("avg60")?,
-        total: number(field("total")?)?,
-    })
+    Some(Stall { avg10: percent("avg10")?, total: number(field("total")?)? })
 }
 
 /// Reads one counter of a flat keyed file, such as `oom_kill` of `memory.events`.
@@ -249,7 +289,7 @@ mod tests {
         let text = "some avg10=1.53 avg60=0.87 avg300=0.25 total=1234567\n\
                     full avg10=0.00 avg60=0.10 avg300=0.00 total=99\n";
         let psi_read = psi(text).expect("must be readable");
-        assert_eq!(psi_read.some, Stall { avg10: 1.53, avg60: 0.87, total: 1_234_567 });
+        assert_eq!(psi_read.some, Stall { avg10: 1.53, total: 1_234_567 });
         assert_eq!(psi_read.full.total, 99);
         for text in ["", "some avg10=1 avg60=1 total=1", "some avg10=NaN avg60=1 total=1\nfull x"] {
             assert!(psi(text).is_err(), "{text:?}");

@@ -152,7 +152,7 @@ mod tests {
     const GI: u64 = 1 << 30;
 
     fn psi(full_ms: u64) -> Psi {
-        let stall = |ms: u64| observe::Stall { avg10: 0.0, avg60: 0.0, total: ms * 1_000 };
+        let stall = |ms: u64| observe::Stall { avg10: 0.0, total: ms * 1_000 };
         Psi { some: stall(full_ms * 2), full: stall(full_ms) }
     }
 
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn the_share_of_time_for_disks_is_any_number_without_a_panic() {
         let io = |avg10| {
-            let stall = observe::Stall { avg10, avg60: 0.0, total: 0 };
+            let stall = observe::Stall { avg10, total: 0 };
             io_rate(&Psi { some: stall, full: stall })
         };
         let rates = [0.0, 49.99, 100.0, -1.0, 1e300, f64::NAN].map(io);

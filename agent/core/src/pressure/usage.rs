@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+pub use super::observe::{DiskLayout, DiskUsage};
 use crate::pod::{ContainerAsks, PodSource, PodUid, PodView};
 use crate::protocol::pressure::{ContainerFigures, PodFigures};
 use crate::shutdown::priority_groups::CRITICAL_PRIORITY;
@@ -60,17 +61,6 @@ pub struct PodUsage {
     pub empty_dirs: Vec<EmptyDir>,
 }
 
-/// Usage by location, in bytes or inodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct DiskUsage {
-    /// The containers' writable layers.
-    pub rootfs: u64,
-    /// Logs.
-    pub logs: u64,
-    /// hostPath, configMap and emptyDir with the default medium.
-    pub volumes: u64,
-}
-
 /// An emptyDir volume with a size limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EmptyDir {
@@ -80,17 +70,6 @@ pub struct EmptyDir {
     pub used: u64,
     /// Limit, in bytes; above 0.
     pub limit: u64,
-}
-
-/// Which file systems are on their own devices. ([EV5])
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum DiskLayout {
-    /// All are on one device.
-    Single,
-    /// Images and writable layers share their own device.
-    DedicatedImages,
-    /// Images have their own device; writable layers are on the node's.
-    Split,
 }
 
 impl PodUsage {
@@ -148,13 +127,6 @@ impl ContainerUsage {
 /// Whether the pod is exempt from pressure. ([EV12])
 pub fn is_critical(pod: &PodView) -> bool {
     pod.source == PodSource::Static || pod.priority >= CRITICAL_PRIORITY
-}
-
-impl DiskUsage {
-    /// Sum of all locations.
-    pub fn sum(self) -> u64 {
-        self.rootfs.saturating_add(self.logs).saturating_add(self.volumes)
-    }
 }
 
 #[cfg(test)]

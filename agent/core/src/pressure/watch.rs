@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::message::Shortage;
 use super::observe::Observation;
+pub use super::observe::{Measured, Measurements};
 use super::signal::Signal;
 use super::thresholds::Threshold;
 use crate::pod::PodUid;
@@ -44,18 +45,6 @@ pub struct EvictionConfig {
     pub soft_grace_seconds_max: Option<u32>,
 }
 
-/// One measurement of one signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measured {
-    /// Measured values.
-    pub observation: Observation,
-    /// Time of the measurement, on the monotonic clock.
-    pub at: Duration,
-}
-
-/// Measurements by signal; a signal that could not be measured is missing. ([EV7])
-pub type Measurements = BTreeMap<Signal, Measured>;
-
 /// A shortage for which a pod terminates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cause {
@@ -71,23 +60,12 @@ pub struct Cause {
     pub stalled: Option<u64>,
 }
 
-/// Result of a check of the measurements.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Verdict {
-    /// Names of the node conditions that the kubelet would show now.
-    pub conditions: Vec<&'static str>,
-    /// Shortages for which to terminate a pod, in order; one pod at a time.
-    pub causes: Vec<Cause>,
-}
-
 /// State between two checks.
 #[derive(Debug)]
 pub struct Watch {
     config: EvictionConfig,
     /// When each crossed threshold was first seen crossed, by position.
     crossed_since: BTreeMap<usize, Duration>,
-    /// When each condition was last true.
-    condition_seen: BTreeMap<&'static str, Duration>,
     /// The next victim needs a measurement later than this, by signal.
     acted_on: BTreeMap<Signal, Duration>,
     /// The victims that are still terminating.
@@ -151,7 +129,6 @@ impl Watch {
         Self {
             config,
             crossed_since: BTreeMap::new(),
-            condition_seen: BTreeMap::new(),
             acted_on: BTreeMap::new(),
             victims: Vec::new(),
             cleaned_until: None,
@@ -159,8 +136,9 @@ impl Watch {
         }
     }
 
-    /// Judges new measurements.
-    pub fn check(&mut self, measured: &Measurements, now: Duration) -> Verdict {
+    /// Judges new measurements. Returns the shortages for which to terminate a pod, in order; one
+    /// pod at a time.
+    pub fn check(&mut self, measured: &Measurements, now: Duration) -> Vec<Cause> {
         let crossed = self.crossed(measured);
         self.crossed_since.retain(|position, _| crossed.contains(position));
         for position in &crossed {
@@ -172,7 +150,7 @@ impl Watch {
         if !self.crossed_now().any(|threshold| is_memory(threshold.signal)) {
             self.unmounted_until = None;
         }
-        Verdict { conditions: self.conditions(&crossed, now), causes: self.causes(measured, now) }
+        self.causes(measured, now)
     }
 
     /// Records the victim of a cause, and its grace.
@@ -257,18 +235,6 @@ impl Watch {
             })
         };
         (0..self.config.thresholds.len()).filter(is_crossed).collect()
-    }
-
-    /// A soft threshold sets its condition at once. ([EV24])
-    fn conditions(&mut self, crossed: &[usize], now: Duration) -> Vec<&'static str> {
-        for position in crossed {
-            let condition = self.config.thresholds[*position].signal.node_condition();
-            self.condition_seen.insert(condition, now);
-        }
-        let transition = self.config.transition;
-        self.condition_seen
-            .retain(|_, seen| now.saturating_sub(*seen) < transition || *seen == now);
-        self.condition_seen.keys().copied().collect()
     }
 
     fn causes(&mut self, measured: &Measurements, now: Duration) -> Vec<Cause> {
@@ -366,8 +332,8 @@ mod tests {
 
     /// Prints the threshold for which a pod has to terminate.
     fn cause(watch: &mut Watch, at: u64, values: &[(Signal, u64)]) -> String {
-        let verdict = watch.check(&measured(at, values), seconds(at));
-        let threshold = verdict.causes.first().and_then(|cause| cause.threshold);
+        let causes = watch.check(&measured(at, values), seconds(at));
+        let threshold = causes.first().and_then(|cause| cause.threshold);
         threshold.map_or_else(String::new, |threshold| threshold.to_string())
     }
 
@@ -413,11 +379,11 @@ mod tests {
         // One pod at a time, and newer figures for the next. ([EV25])
         let mut watch = watch("memory.available<100", "", "", "");
         let low = measured(5, &[(MEMORY, 9)]);
-        let first = watch.check(&low, seconds(5)).causes.first().copied().expect("must be one");
+        let first = watch.check(&low, seconds(5)).first().copied().expect("must be one");
         watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(5));
         assert_eq!(cause(&mut watch, 6, &[(MEMORY, 9)]), "", "it is still ending");
         watch.victim_ended(&PodUid("a".into()), seconds(7));
-        assert_eq!(watch.check(&measured(7, &[(MEMORY, 9)]), seconds(8)).causes, [], "old figures");
+        assert_eq!(watch.check(&measured(7, &[(MEMORY, 9)]), seconds(8)), [], "old figures");
         assert_eq!(cause(&mut watch, 8, &[(MEMORY, 9)]), "memory.available<100");
     }
 
@@ -426,7 +392,7 @@ mod tests {
         // The clean-up may take 30 s. ([EV25])
         let mut watch = watch("nodefs.available<100,memory.available<100", "", "", "");
         let cause_of = |watch: &mut Watch, at| {
-            watch.check(&measured(at, &[(DISK, 9)]), seconds(at)).causes.first().copied()
+            watch.check(&measured(at, &[(DISK, 9)]), seconds(at)).first().copied()
         };
         let first = cause_of(&mut watch, 5).expect("must be one");
         watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(5));
@@ -445,7 +411,7 @@ mod tests {
     fn the_next_victim_for_memory_waits_until_volumes_in_memory_are_unmounted() {
         let mut watch = watch("memory.available<100,pid.available<10", "", "", "");
         let low = measured(5, &[(MEMORY, 9)]);
-        let first = watch.check(&low, seconds(5)).causes.first().copied().expect("must be one");
+        let first = watch.check(&low, seconds(5)).first().copied().expect("must be one");
         watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(5));
         watch.victim_ended(&PodUid("a".into()), seconds(6));
         watch.pages_go(seconds(6));
@@ -460,7 +426,7 @@ mod tests {
     fn a_victim_of_a_slow_runtime_holds_up_memory_less_long_than_disks_and_tasks() {
         let mut watch = watch("pid.available<10,memory.available<100", "", "", "");
         let few = measured(0, &[(PIDS, 1)]);
-        let first = watch.check(&few, seconds(0)).causes.first().copied().expect("must be one");
+        let first = watch.check(&few, seconds(0)).first().copied().expect("must be one");
         watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(0));
         assert_eq!(cause(&mut watch, 9, &[(PIDS, 1), (MEMORY, 9)]), "");
         assert_eq!(cause(&mut watch, 10, &[(PIDS, 1), (MEMORY, 9)]), "memory.available<100");
@@ -473,22 +439,14 @@ mod tests {
         let soft = "memory.available<300";
         let mut watch = watch("nodefs.available<50", soft, "memory.available=0s", "");
         let both = [(MEMORY, 200), (DISK, 100)];
-        let first = watch
-            .check(&measured(0, &both), seconds(0))
-            .causes
-            .first()
-            .copied()
-            .expect("must be one");
+        let first =
+            watch.check(&measured(0, &both), seconds(0)).first().copied().expect("must be one");
         assert_eq!(first.signal, MEMORY);
         watch.victim_chosen(PodUid("a".into()), &first, 3_600, seconds(0));
         assert_eq!(cause(&mut watch, 1, &both), "");
         let full = [(MEMORY, 200), (DISK, 49)];
-        let second = watch
-            .check(&measured(2, &full), seconds(2))
-            .causes
-            .first()
-            .copied()
-            .expect("must be one");
+        let second =
+            watch.check(&measured(2, &full), seconds(2)).first().copied().expect("must be one");
         assert_eq!(second.signal, DISK, "a hard one does not wait for a soft one");
         watch.victim_chosen(PodUid("b".into()), &second, 1, seconds(2));
         assert_eq!(cause(&mut watch, 41, &full), "");
@@ -501,27 +459,12 @@ mod tests {
     }
 
     #[test]
-    fn conditions_come_with_soft_thresholds_at_once_and_stay_for_the_transition() {
-        // Raised at once, kept for the transition period. ([EV24])
-        let mut watch = watch("", "memory.available<300", "memory.available=1h", "");
-        let mut conditions = |at, available| {
-            watch.check(&measured(at, &[(MEMORY, available)]), seconds(at)).conditions
-        };
-        assert_eq!(conditions(0, 500), [""; 0]);
-        assert_eq!(conditions(1, 299), ["MemoryPressure"]);
-        assert_eq!(conditions(2, 500), ["MemoryPressure"]);
-        assert_eq!(conditions(300, 500), ["MemoryPressure"]);
-        assert_eq!(conditions(301, 500), [""; 0]);
-    }
-
-    #[test]
     fn what_was_not_measured_keeps_its_state_and_leads_to_nothing() {
         // A signal without an observation is skipped. ([EV7])
         let mut watch = watch("memory.available<100", "", "", "");
         assert_eq!(cause(&mut watch, 0, &[]), "");
         assert_eq!(cause(&mut watch, 1, &[(MEMORY, 9)]), "memory.available<100");
-        let verdict = watch.check(&measured(2, &[]), seconds(2));
-        assert_eq!((verdict.conditions, verdict.causes), (vec!["MemoryPressure"], Vec::new()));
+        assert_eq!(watch.check(&measured(2, &[]), seconds(2)), []);
     }
 
     #[test]
@@ -531,7 +474,6 @@ mod tests {
             let mut watch = watch(hard, soft, "memory.available=0s", "");
             watch
                 .check(&measured(0, &[(MEMORY, 1)]), seconds(0))
-                .causes
                 .first()
                 .copied()
                 .expect("must be one")

@@ -8,23 +8,13 @@ use serde_json::Value;
 
 use super::journal::Record;
 use super::pressure::Resource;
+pub use crate::pod::PodRef;
 use crate::pod::PodUid;
 
 /// Identifies one action and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct ActionId(pub u64);
-
-/// A pod to act on. Every write carries the UID. ([AP9])
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct PodRef {
-    /// `metadata.namespace`.
-    pub namespace: String,
-    /// `metadata.name`.
-    pub name: String,
-    /// `metadata.uid`.
-    pub uid: PodUid,
-}
 
 /// An imperative for a sink.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use epilogue_common::outcome::{Failure, Outcome};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use super::action::ActionId;
+pub use super::journal::ShutdownKind;
 use super::node::KubeletFacts;
 use super::pressure::{Figures, Measured, OomKill, OomdKill, Stalling};
 use crate::pod::{PodUid, PodView};
@@ -111,25 +111,6 @@ pub struct Announcement {
     pub granted: Option<Duration>,
     /// The kind of shutdown, if logind reports it.
     pub kind: Option<ShutdownKind>,
-}
-
-/// `type` of `PrepareForShutdownWithMetadata`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ShutdownKind {
-    /// The machine powers off.
-    Poweroff,
-    /// The machine restarts.
-    Reboot,
-    /// The machine halts.
-    Halt,
-    /// The machine boots another kernel.
-    Kexec,
-    /// Another user space starts under the same kernel; the boot id stays.
-    SoftReboot,
-    /// An unknown word.
-    #[serde(untagged)]
-    Other(String),
 }
 
 /// Result of an action. The action's comment names its variants.

@@ -6,8 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::event::ShutdownKind;
-use crate::pod::PodUid;
+use crate::pod::{PodRef, PodUid};
 use crate::shutdown::Mode;
 
 /// One entry of the journal; entries keep the order of writing.
@@ -54,6 +53,38 @@ pub enum Record {
         /// The pods that the API had not shown as terminated by then.
         unreported: Vec<PodUid>,
     },
+}
+
+impl Record {
+    /// An intended write to a pod.
+    pub fn intent(pod: &PodRef, intent: Intent, at: Timestamp) -> Self {
+        let PodRef { namespace, name, uid } = pod.clone();
+        Self::Intent { uid, namespace, name, intent, at }
+    }
+
+    /// An acknowledged write to a pod.
+    pub fn acknowledged(uid: &PodUid, intent: Intent) -> Self {
+        Self::Acknowledged { uid: uid.clone(), intent }
+    }
+}
+
+/// `type` of `PrepareForShutdownWithMetadata`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShutdownKind {
+    /// The machine powers off.
+    Poweroff,
+    /// The machine restarts.
+    Reboot,
+    /// The machine halts.
+    Halt,
+    /// The machine boots another kernel.
+    Kexec,
+    /// Another user space starts under the same kernel; the boot id stays.
+    SoftReboot,
+    /// An unknown word.
+    #[serde(untagged)]
+    Other(String),
 }
 
 /// A step for a pod.

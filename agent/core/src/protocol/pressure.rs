@@ -7,10 +7,8 @@ use epilogue_common::outcome::Failure;
 use serde::Serialize;
 
 use crate::pod::PodUid;
-use crate::pressure::observe::{Observation, Psi};
+use crate::pressure::observe::{DiskLayout, DiskUsage, Measurements, Observation, Psi};
 use crate::pressure::stall::StallSample;
-use crate::pressure::usage::{DiskLayout, DiskUsage};
-use crate::pressure::watch::Measurements;
 
 /// One sample of the node.
 #[derive(Clone, Debug, Default, PartialEq)]

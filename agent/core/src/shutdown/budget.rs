@@ -101,28 +101,6 @@ impl Budget {
     }
 }
 
-impl Timetable {
-    /// The earliest step that the clock still allows; the work may be further. After a freeze of
-    /// the process this skips the steps whose time is over. ([AP10])
-    pub fn step(&self, elapsed: Duration) -> Step {
-        [
-            (self.intent, Step::Intent),
-            (self.pre_mark, Step::PreMark),
-            (self.kill, Step::Kill),
-            (self.last_writes, Step::Flush),
-            (self.end, Step::LastWrites),
-        ]
-        .into_iter()
-        .find(|(end, _)| elapsed < *end)
-        .map_or(Step::Release, |(_, step)| step)
-    }
-
-    /// How long the agent may still hold the lock.
-    pub fn left(&self, elapsed: Duration) -> Duration {
-        self.end.saturating_sub(elapsed)
-    }
-}
-
 /// The delay in whole seconds that gives every priority group its period and the reports their
 /// reserve.
 ///
@@ -197,29 +175,6 @@ mod tests {
         }
         let endless = Budget::of(TimeSpan::INFINITY.duration());
         assert_eq!(endless.flush, FLUSH_MAX);
-    }
-
-    #[test]
-    fn the_clock_determines_the_step() {
-        // logind grants 5 s. ([AP11])
-        let timetable = Budget::of(Duration::from_secs(5)).timetable();
-        let table = [
-            (0, Step::Intent),
-            (149, Step::Intent),
-            (150, Step::PreMark),
-            (1_150, Step::Kill),
-            (3_349, Step::Kill),
-            (3_350, Step::Flush),
-            (4_470, Step::LastWrites),
-            (4_749, Step::LastWrites),
-            (4_750, Step::Release),
-            (99_999, Step::Release),
-        ];
-        for (elapsed, step) in table {
-            assert_eq!(timetable.step(Duration::from_millis(elapsed)), step, "{elapsed}");
-        }
-        assert_eq!(millis(timetable.left(Duration::from_secs(4))), 750);
-        assert_eq!(millis(timetable.left(Duration::from_secs(9))), 0);
     }
 
     #[test]

@@ -105,11 +105,6 @@ pub fn excluded(pod: &PodView, scope: &Scope) -> Option<Excluded> {
     (pod.priority > scope.priority_max).then_some(Excluded::AbovePriorityMax)
 }
 
-/// The pods that the shutdown terminates, or waits for while the kubelet terminates them.
-pub fn candidates<'a>(pods: &'a [PodView], scope: &Scope) -> Vec<&'a PodView> {
-    pods.iter().filter(|pod| excluded(pod, scope).is_none()).collect()
-}
-
 /// Whether the agent itself terminates the pod in Replace.
 pub fn is_ended_by_us(pod: &PodView, scope: &Scope) -> bool {
     let wanted = pod.owner != Owner::None || scope.bare_pods != BarePods::Leave;

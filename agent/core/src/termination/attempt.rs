@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use epilogue_common::outcome::{Failure, FailureKind};
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::clock::Clock;
 
@@ -21,8 +21,70 @@ const REFUSED_WAIT: Duration = Duration::from_secs(1);
 pub enum Refusal {
     /// The API may refuse everything for a moment: keep retrying.
     Passing,
+    /// The permission may come late: retry until the task has failed this often.
+    UpTo(u32),
     /// The refusal concerns this pod: retry once.
     OfPod,
+    /// Never retry.
+    Final,
+}
+
+/// How to handle a conflict (409).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conflict {
+    /// The decision used an outdated object: the task is due as soon as that is read again.
+    Outdated,
+    /// The conflict concerns the UID: the intended object is gone. ([AP9])
+    OtherObject,
+    /// Another write was faster: retry.
+    Passing,
+}
+
+/// Where tasks differ in what follows a failure.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// How to handle a conflict.
+    pub conflict: Conflict,
+    /// How to handle a refusal.
+    pub refusal: Refusal,
+    /// Whether each retry needs a fresh read: the API may have applied an attempt that it did not
+    /// acknowledge.
+    pub rereads: bool,
+}
+
+/// Sets `DisruptionTarget=True`: a repeated attempt that the API had applied meets a conflict.
+pub const MARK: Rule =
+    Rule { conflict: Conflict::Outdated, refusal: Refusal::Final, rereads: false };
+/// Writes a phase, or takes a condition back.
+pub const REPORT: Rule = Rule { rereads: true, ..MARK };
+/// Reads the pod, or writes what is true of every state of the object.
+pub const REPEATABLE: Rule = Rule { conflict: Conflict::Passing, ..MARK };
+/// Writes for an eviction, which has time for a wait before each attempt.
+pub const EVICTION: Rule = Rule { rereads: true, ..REPEATABLE };
+/// Deletes the pod, or sets its deadline: the call names the UID alone.
+pub const END: Rule = Rule { conflict: Conflict::OtherObject, ..MARK };
+
+impl Rule {
+    /// The same rule with this handling of refusals.
+    #[must_use]
+    pub const fn refused(self, refusal: Refusal) -> Self {
+        Self { refusal, ..self }
+    }
+}
+
+/// What follows a call to the API. ([AP14])
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    /// The task is acknowledged.
+    Done,
+    /// The object is gone, so nothing is left to do.
+    Gone,
+    /// The task is repeated on an object that is read again.
+    Reread,
+    /// The task is repeated.
+    Retry,
+    /// The API does not accept the task, which is given up.
+    Refused,
 }
 
 /// State of one task.
@@ -139,23 +201,75 @@ impl Attempt {
         self.state = State::Waiting(now + wait);
     }
 
-    /// Handles a refusal; returns whether the task is given up.
-    pub fn refused(&mut self, now: Duration, pace: Pace, refusal: Refusal) -> bool {
-        self.held_back = true;
-        if refusal == Refusal::Passing {
-            self.failed(now, pace, None);
-            return false;
+    /// Takes the API's answer: the one table of what follows each kind of failure. ([AP14])
+    pub fn settle<T>(
+        &mut self,
+        result: &Outcome<T>,
+        now: Duration,
+        pace: Pace,
+        rule: Rule,
+    ) -> Follow {
+        let Err(failure) = result else {
+            self.done();
+            return Follow::Done;
+        };
+        let again = if rule.rereads { Follow::Reread } else { Follow::Retry };
+        match (failure.kind, rule.conflict) {
+            (FailureKind::NotFound, _) | (FailureKind::Conflict, Conflict::OtherObject) => {
+                self.give_up();
+                Follow::Gone
+            }
+            (FailureKind::Conflict, Conflict::Outdated) => {
+                self.met_change();
+                Follow::Reread
+            }
+            // The API never accepts this write.
+            (
+                FailureKind::Invalid
+                | FailureKind::AlreadyExists
+                | FailureKind::NamespaceTerminating,
+                _,
+            ) => {
+                self.give_up();
+                Follow::Refused
+            }
+            (FailureKind::Forbidden, _) => self.refused(now, pace, rule.refusal, again),
+            (
+                FailureKind::Conflict
+                | FailureKind::TooManyRequests
+                | FailureKind::ServerError
+                | FailureKind::Unknown
+                | FailureKind::Other,
+                _,
+            ) => {
+                self.failed(now, pace, Some(failure));
+                again
+            }
         }
+    }
+
+    fn refused(&mut self, now: Duration, pace: Pace, refusal: Refusal, again: Follow) -> Follow {
+        self.held_back = true;
         let at = now + REFUSED_WAIT;
         let fits = pace.latest.is_none_or(|latest| at < latest);
-        if self.refusals > 0 || !fits {
-            self.give_up();
-            return true;
+        match refusal {
+            Refusal::Passing => self.failed(now, pace, None),
+            Refusal::UpTo(max) if self.failures < max => {
+                self.failed(now, pace, None);
+                return again;
+            }
+            Refusal::OfPod if self.refusals == 0 && fits => {
+                self.refusals += 1;
+                self.failures += 1;
+                self.state = State::Waiting(at);
+            }
+            Refusal::UpTo(_) | Refusal::OfPod | Refusal::Final => {
+                self.give_up();
+                return Follow::Refused;
+            }
         }
-        self.refusals += 1;
-        self.failures += 1;
-        self.state = State::Waiting(at);
-        false
+        // The API has not applied an attempt that it refused.
+        Follow::Retry
     }
 
     /// Whether the task is open after a refusal; other tasks need not wait for it.
@@ -225,37 +339,6 @@ pub fn salt(text: &str) -> u64 {
     })
 }
 
-/// How to react to a failed call to the API. ([AP14])
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// 404: nothing is left to do.
-    Gone,
-    /// 409: the decision used an outdated object.
-    ReadAgain,
-    /// 422: the API never accepts this write for the pod.
-    Skip,
-    /// 403: the API refuses this pod, or every pod.
-    Refused,
-    /// Every other failure is temporary.
-    Retry,
-}
-
-/// Maps a failed call to the reaction.
-pub fn verdict(failure: &Failure) -> Verdict {
-    match failure.kind {
-        FailureKind::NotFound => Verdict::Gone,
-        FailureKind::Conflict => Verdict::ReadAgain,
-        FailureKind::Invalid | FailureKind::AlreadyExists | FailureKind::NamespaceTerminating => {
-            Verdict::Skip
-        }
-        FailureKind::Forbidden => Verdict::Refused,
-        FailureKind::TooManyRequests
-        | FailureKind::ServerError
-        | FailureKind::Unknown
-        | FailureKind::Other => Verdict::Retry,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,6 +363,55 @@ mod tests {
         let of = |salt| scattered(WAIT_MAX, salt, 1);
         assert_eq!(of(1), of(1));
         assert_ne!(of(1), of(2));
+    }
+
+    #[test]
+    fn each_kind_of_failure_has_one_consequence() {
+        use FailureKind::{
+            Conflict as Changed, Forbidden, Invalid, NotFound, ServerError, Unknown,
+        };
+        let outdated = MARK.refused(Refusal::OfPod);
+        let rereads = REPORT.refused(Refusal::OfPod);
+        let passing = REPEATABLE.refused(Refusal::UpTo(2));
+        let table = [
+            (NotFound, outdated, Follow::Gone),
+            (Changed, outdated, Follow::Reread),
+            (Changed, END, Follow::Gone),
+            (Changed, passing, Follow::Retry),
+            (Invalid, outdated, Follow::Refused),
+            (Unknown, outdated, Follow::Retry),
+            (ServerError, rereads, Follow::Reread),
+            (Forbidden, rereads, Follow::Retry),
+            (Forbidden, passing, Follow::Retry),
+            (Forbidden, REPORT.refused(Refusal::UpTo(1)), Follow::Reread),
+            (Forbidden, MARK, Follow::Refused),
+        ];
+        for (kind, rule, expected) in table {
+            let mut attempt = Attempt::wanted();
+            attempt.sent();
+            let result: Outcome<()> = Err(Failure::new(kind, "why"));
+            let found = attempt.settle(&result, Duration::ZERO, PACE, rule);
+            assert_eq!(found, expected, "{kind:?} {rule:?}");
+            let ended = matches!(expected, Follow::Gone | Follow::Refused);
+            assert_eq!(attempt.is_open(), !ended, "{kind:?} {rule:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_contested_as_long_as_the_task_says() {
+        let refused: Outcome<()> = Err(Failure::new(FailureKind::Forbidden, "why"));
+        let after = |refusal| {
+            let mut attempt = Attempt::wanted();
+            let settle = |_: &u32| {
+                let rule = MARK.refused(refusal);
+                attempt.settle(&refused, Duration::ZERO, PACE, rule) == Follow::Refused
+            };
+            (1..=20).find(settle)
+        };
+        assert_eq!(after(Refusal::Final), Some(1));
+        assert_eq!(after(Refusal::OfPod), Some(2));
+        assert_eq!(after(Refusal::UpTo(16)), Some(17));
+        assert_eq!(after(Refusal::Passing), None);
     }
 
     #[test]

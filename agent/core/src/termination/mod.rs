@@ -3,6 +3,7 @@
 
 pub mod attempt;
 pub mod clock;
+pub mod correction;
 pub mod hanging;
 pub mod patches;
 pub mod progress;

@@ -190,6 +190,13 @@ pub fn is_ours(disruption: &Disruption, at: Timestamp) -> bool {
         && disruption.since.is_some_and(|since| since.as_second() == at.as_second())
 }
 
+/// Whether the pod lives on under a condition that the agent wrote at `at`. A pod with our deadline
+/// does not: the kubelet terminates it, now or after the boot.
+pub fn stands(pod: &PodView, at: Timestamp) -> bool {
+    let ours = pod.disruption.as_ref().is_some_and(|disruption| is_ours(disruption, at));
+    ours && !pod.is_terminal() && !pod.is_to_end()
+}
+
 /// Whether a `DisruptionTarget` reports a shortage of the node. ([EV13])
 pub fn is_of_pressure(disruption: &Disruption) -> bool {
     disruption.message.starts_with(MESSAGE_START)

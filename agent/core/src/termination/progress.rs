@@ -12,6 +12,7 @@ use super::attempt::Attempt;
 use crate::pod::{PodView, RestartPolicy};
 use crate::protocol::action::PodRef;
 use crate::protocol::event::RuntimeState;
+use crate::protocol::journal::{Intent, Record};
 
 /// Who terminates a pod, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,20 @@ pub enum Terminator {
     Stop,
     /// No terminator before the machine stops; no report will come.
     None,
+}
+
+/// The right to mark a pod, and to write its phase.
+pub const PATCH_STATUS: &str = "patch pods/status";
+
+impl Terminator {
+    /// The right that the API grants for it; `None` if it needs none.
+    pub fn right(self) -> Option<&'static str> {
+        match self {
+            Self::Delete => Some("delete pods"),
+            Self::Deadline => Some("patch pods"),
+            Self::Kubelet | Self::Stop | Self::None => None,
+        }
+    }
 }
 
 /// Termination of one pod.
@@ -100,6 +115,12 @@ impl PodTermination {
             succeeds: false,
             event_sent: false,
         }
+    }
+
+    /// The journal's record of a mark that will be sent.
+    pub fn mark_intent(&self) -> Record {
+        let intent = if self.had_run { Intent::Mark } else { Intent::MarkBeforeStart };
+        Record::intent(&self.pod, intent, self.marked_at)
     }
 
     /// Whether the API does not show the termination yet, but will.

@@ -34,25 +34,15 @@ impl Counters {
     }
 }
 
-/// `memory.max`, or the file of version 1 for it; `None` without a limit.
+/// `memory.max`; `None` without a limit.
 pub(super) fn limit(cgroup: &Path) -> Option<u64> {
-    let text = read(&cgroup.join("memory.max"))
-        .or_else(|_| read(&cgroup.join("memory.limit_in_bytes")))
-        .ok()?;
-    // Version 1 shows the largest number of pages instead.
-    text.trim().parse().ok().filter(|limit| *limit < u64::MAX / 4)
+    read(&cgroup.join("memory.max")).ok()?.trim().parse().ok()
 }
 
 /// Whether the cgroup, or one below it, has processes; `None` if that is unknown.
 pub(super) fn is_populated(cgroup: &Path) -> Option<bool> {
     match read(&cgroup.join("cgroup.events")) {
-        Ok(text) => return Some(value(&text, "populated") != 0),
-        Err(error) if !is_gone(&error) => return None,
-        Err(_) => {}
-    }
-    // Version 1 has no such file.
-    match read(&cgroup.join("cgroup.procs")) {
-        Ok(text) => Some(!text.trim().is_empty()),
+        Ok(text) => Some(value(&text, "populated") != 0),
         Err(error) if is_gone(&error) && !cgroup.exists() => Some(false),
         Err(_) => None,
     }
@@ -102,19 +92,11 @@ mod tests {
     #[test]
     fn no_limit_is_none() {
         let dir = tempfile::tempdir().expect("must be creatable");
-        let table = [
-            ("memory.max", "67108864\n", Some(67_108_864)),
-            ("memory.max", "max\n", None),
-            ("memory.max", "", None),
-            ("memory.limit_in_bytes", "9223372036854771712\n", None),
-            ("memory.limit_in_bytes", "4096\n", Some(4_096)),
-        ];
-        for (name, text, expected) in table {
-            std::fs::write(dir.path().join(name), text).expect("must be writable");
-            assert_eq!(limit(dir.path()), expected, "{name} {text:?}");
-            std::fs::remove_file(dir.path().join(name)).expect("must be removable");
-        }
         assert_eq!(limit(dir.path()), None);
+        for (text, expected) in [("67108864\n", Some(67_108_864)), ("max\n", None), ("", None)] {
+            std::fs::write(dir.path().join("memory.max"), text).expect("must be writable");
+            assert_eq!(limit(dir.path()), expected, "{text:?}");
+        }
     }
 
     #[test]
@@ -124,15 +106,11 @@ mod tests {
         assert_eq!(is_populated(&cgroup), Some(false));
         std::fs::create_dir(&cgroup).expect("must be creatable");
         assert_eq!(is_populated(&cgroup), None);
-        let table = [
-            ("cgroup.procs", "", Some(false)),
-            ("cgroup.procs", "12\n0\n", Some(true)),
-            ("cgroup.events", "populated 1\nfrozen 0\n", Some(true)),
-            ("cgroup.events", "populated 0\nfrozen 0\n", Some(false)),
-        ];
-        for (name, text, expected) in table {
-            std::fs::write(cgroup.join(name), text).expect("must be writable");
-            assert_eq!(is_populated(&cgroup), expected, "{name} {text:?}");
+        std::fs::write(cgroup.join("cgroup.procs"), "12\n0\n").expect("must be writable");
+        for (populated, expected) in [(1, Some(true)), (0, Some(false))] {
+            let text = format!("populated {populated}\nfrozen 0\n");
+            std::fs::write(cgroup.join("cgroup.events"), text).expect("must be writable");
+            assert_eq!(is_populated(&cgroup), expected);
         }
         assert_eq!(processes(&cgroup), [12]);
     }

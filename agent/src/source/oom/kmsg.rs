@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use super::counters::limit;
 use super::fate::lives_on;
 use super::record::{Constraint, Record, kills};
-use crate::cgroups::{Cgroups, Place};
+use crate::cgroups::{Kubepods, Place};
 use crate::clock::Clock;
 use crate::host::Host;
 
@@ -142,13 +142,13 @@ enum Cgroup {
     Foreign,
 }
 
-/// Where the memory of a pod or container is counted. Does not use the log's path: it may begin at
+/// The cgroup of a pod or container. Does not use the log's path: it may begin at
 /// another root than the files that the agent sees.
 fn cgroup(host: &Host, place: &Place) -> Cgroup {
-    let pods = Cgroups::of(host).kubepods().and_then(|kubepods| kubepods.pods().ok());
+    let pods = Kubepods::of(host).and_then(|kubepods| kubepods.pods().ok());
     let pod = pods.into_iter().flatten().find(|pod| pod.uid == place.pod);
     let Some(pod) = pod else { return Cgroup::Foreign };
-    let Some(wanted) = &place.container_id else { return Cgroup::There(pod.memory) };
+    let Some(wanted) = &place.container_id else { return Cgroup::There(pod.path) };
     let containers = pod.containers().unwrap_or_default();
     let found = containers.into_iter().find(|(id, _)| id == wanted);
     found.map_or(Cgroup::Gone, |(_, cgroup)| Cgroup::There(cgroup))

@@ -1,5 +1,5 @@
 //! Reads the counters of the cgroups when the kernel reports a change, and periodically in any
-//! case. Cgroups of version 1 have none.
+//! case.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::fate::lives_on;
 use super::tree::{Found, Tree};
 use super::watches::{Signs, Watches};
-use crate::cgroups::{Cgroups, Version};
+use crate::cgroups::Cgroups;
 use crate::clock::Clock;
 use crate::host::Host;
 
@@ -57,10 +57,9 @@ impl<'a> MemoryEvents<'a> {
         }
     }
 
-    /// Runs forever, unless there are no counters or the receiver of events is gone.
+    /// Runs forever, unless there is no cgroup v2 or the receiver of events is gone.
     pub(super) async fn run(mut self) {
-        if Cgroups::of(self.host).version == Version::V1 {
-            tracing::info!("cgroups of version 1 count no kills: only the kernel's log shows them");
+        if Cgroups::of(self.host).is_none() {
             return;
         }
         loop {

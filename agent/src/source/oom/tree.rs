@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::counters::{Counters, limit};
 use super::watches::Watches;
-use crate::cgroups::{Cgroups, Kubepods, PodCgroup};
+use crate::cgroups::{Kubepods, PodCgroup};
 use crate::host::Host;
 
 /// The kernel counts that memory was short right before it kills.
@@ -115,7 +115,7 @@ impl Pod {
             let own = is_recent(level.own_short_at, now);
             (OomConstraint::ContainerLimit, own.then(|| limit(&container.cgroup)).flatten())
         } else {
-            self.level.constraint_above(&self.cgroup.memory, now)
+            self.level.constraint_above(&self.cgroup.path, now)
         };
         level.forget();
         Some(Found {
@@ -136,7 +136,7 @@ impl Pod {
         let (constraint, limit) = if below {
             (OomConstraint::ContainerLimit, None)
         } else {
-            level.constraint_above(&self.cgroup.memory, now)
+            level.constraint_above(&self.cgroup.path, now)
         };
         self.unexplained = 0;
         let pod = self.cgroup.uid.clone();
@@ -146,7 +146,7 @@ impl Pod {
     /// Reads all of the pod's counters.
     fn check(&mut self, now: Instant) -> Vec<Found> {
         // Read the pod first: then it cannot lack what its containers count meanwhile.
-        if let Some(kills) = self.level.see(&self.cgroup.memory, now) {
+        if let Some(kills) = self.level.see(&self.cgroup.path, now) {
             self.unexplained += i64::try_from(kills).unwrap_or(0);
         }
         let mut killed = Vec::new();
@@ -191,17 +191,17 @@ impl Tree {
     /// Adds new cgroups, and drops those that are gone. Sets a watch before the first read, so that
     /// no count is missed in between.
     pub(super) fn list(&mut self, watches: &mut Watches, now: Instant) {
-        if self.kubepods.as_ref().is_none_or(|kubepods| !kubepods.memory.is_dir()) {
-            self.kubepods = Cgroups::of(&self.host).kubepods();
+        if self.kubepods.as_ref().is_none_or(|kubepods| !kubepods.path.is_dir()) {
+            self.kubepods = Kubepods::of(&self.host);
         }
         let young = std::mem::replace(&mut self.begun, true);
         let Some(kubepods) = self.kubepods.clone() else { return };
         let mut directories = kubepods.classes();
-        directories.push(kubepods.memory.clone());
+        directories.push(kubepods.path.clone());
         self.watch_directories(directories, watches);
         // A pod may appear between the watch and the list: then the list has it.
         let pods = kubepods.pods().unwrap_or_default();
-        let there: BTreeMap<_, _> = pods.into_iter().map(|pod| (pod.memory.clone(), pod)).collect();
+        let there: BTreeMap<_, _> = pods.into_iter().map(|pod| (pod.path.clone(), pod)).collect();
         self.pods.retain(|path, pod| {
             let stays = there.contains_key(path);
             if !stays {
@@ -250,7 +250,7 @@ impl Tree {
     pub(super) fn unexplained(&mut self, now: Instant) -> Vec<Found> {
         let of = |pod: &mut Pod| {
             pod.unexplained = 0;
-            let (constraint, limit) = pod.level.constraint_above(&pod.cgroup.memory, now);
+            let (constraint, limit) = pod.level.constraint_above(&pod.cgroup.path, now);
             let pod = pod.cgroup.uid.clone();
             Found { pod, container_id: None, cgroup: None, constraint, limit }
         };
@@ -260,11 +260,11 @@ impl Tree {
 
 impl Pod {
     fn new(cgroup: PodCgroup, watches: &mut Watches, young: bool, now: Instant) -> Self {
-        let file = watches.file(&cgroup.memory.join("memory.events"), &cgroup.memory);
-        let directory = watches.directory(&cgroup.memory);
+        let file = watches.file(&cgroup.path.join("memory.events"), &cgroup.path);
+        let directory = watches.directory(&cgroup.path);
         let mut level = Level::default();
         if !young {
-            level.see(&cgroup.memory, now);
+            level.see(&cgroup.path, now);
             level.forget();
         }
         Self {
@@ -296,7 +296,7 @@ impl Pod {
         for (id, cgroup) in there {
             self.containers.entry(id).or_insert_with(|| {
                 let file = cgroup.join("memory.events");
-                let watch = watches.file(&file, &self.cgroup.memory);
+                let watch = watches.file(&file, &self.cgroup.path);
                 let mut level = Level::default();
                 if !young {
                     level.see(&cgroup, now);

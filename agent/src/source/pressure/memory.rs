@@ -1,5 +1,4 @@
-//! Reads memory and tasks of cgroups, in the terms of cgroup v2 whichever version the host has.
-//! ([EV1], [EV2], [EV8])
+//! Reads memory and tasks of cgroups. ([EV1], [EV2], [EV8])
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,7 +9,7 @@ use agent_core::pressure::observe::{self, Observation, Unreadable, working_set};
 use thiserror::Error;
 
 use super::read;
-use crate::cgroups::{Cgroups, PodCgroup, Version};
+use crate::cgroups::PodCgroup;
 
 /// Why a figure is not known.
 #[derive(Debug, Error)]
@@ -47,73 +46,32 @@ pub struct MemoryUse {
     pub containers: Vec<(String, u64)>,
 }
 
-/// The file names of one version.
-#[derive(Clone, Copy, Debug)]
-struct Names {
-    current: &'static str,
-    max: &'static str,
-}
-
-fn names(version: Version) -> Names {
-    match version {
-        Version::V2 => Names { current: "memory.current", max: "memory.max" },
-        Version::V1 => Names { current: "memory.usage_in_bytes", max: "memory.limit_in_bytes" },
-    }
-}
-
 fn text(dir: &Path, name: &str) -> Result<String, FigureError> {
     let path = dir.join(name);
     read(&path).map_err(|source| FigureError::File { path: path.display().to_string(), source })
 }
 
-/// `memory.stat`. Of version 1 only the values that the agent uses, under their names in version 2:
-/// in version 1 the plain names leave out the cgroups below.
-fn stat(dir: &Path, version: Version) -> Result<String, FigureError> {
-    let stat = text(dir, "memory.stat")?;
-    Ok(match version {
-        Version::V2 => stat,
-        Version::V1 => observe::stat(&stat, "total_inactive_file")
-            .map_or_else(String::new, |bytes| format!("inactive_file {bytes}\n")),
-    })
+fn stat(cgroup: &Path) -> Result<String, FigureError> {
+    text(cgroup, "memory.stat")
 }
 
 /// `memory.available`: MemTotal minus the working set of the root cgroup. ([EV1])
-pub(super) fn of_node(cgroups: &Cgroups, meminfo: &str) -> Result<Observation, FigureError> {
-    let root = cgroups.memory_root();
-    let stat = match cgroups.version {
-        Version::V2 => stat(&root, Version::V2)?,
-        // The root of version 1 has a file with its usage.
-        Version::V1 => {
-            let usage = text(&root, names(Version::V1).current)?;
-            format!("anon {}\nfile 0\n{}", usage.trim(), stat(&root, Version::V1)?)
-        }
-    };
-    Ok(observe::memory(meminfo, &stat)?)
+pub(super) fn of_node(root: &Path, meminfo: &str) -> Result<Observation, FigureError> {
+    Ok(observe::memory(meminfo, &stat(root)?)?)
 }
 
 /// `allocatableMemory.available`, of the cgroup of all pods; `None` if it has no limit. ([EV2])
-pub(super) fn of_all_pods(
-    kubepods: &Path,
-    version: Version,
-) -> Result<Option<Observation>, FigureError> {
-    let names = names(version);
-    let max = text(kubepods, names.max)?;
-    let current = text(kubepods, names.current)?;
-    Ok(observe::allocatable_memory(&max, &current, &stat(kubepods, version)?)?)
+pub(super) fn of_all_pods(kubepods: &Path) -> Result<Option<Observation>, FigureError> {
+    let max = text(kubepods, "memory.max")?;
+    let current = text(kubepods, "memory.current")?;
+    Ok(observe::allocatable_memory(&max, &current, &stat(kubepods)?)?)
 }
 
 /// Working set and swap of a cgroup, in bytes. Without a count of swap it is 0.
-fn used(cgroup: &Path, version: Version) -> Result<u64, FigureError> {
-    let current = text(cgroup, names(version).current)?;
-    let used = working_set(&current, &stat(cgroup, version)?)?;
-    let number = |name: &str| text(cgroup, name).ok()?.trim().parse::<u64>().ok();
-    let swap = match version {
-        Version::V2 => number("memory.swap.current"),
-        Version::V1 => number("memory.memsw.usage_in_bytes").and_then(|both| {
-            let memory = current.trim().parse().ok()?;
-            Some(both.saturating_sub(memory))
-        }),
-    };
+fn used(cgroup: &Path) -> Result<u64, FigureError> {
+    let used = working_set(&text(cgroup, "memory.current")?, &stat(cgroup)?)?;
+    let swap = text(cgroup, "memory.swap.current").ok();
+    let swap = swap.and_then(|text| text.trim().parse::<u64>().ok());
     Ok(used.saturating_add(swap.unwrap_or(0)))
 }
 
@@ -127,7 +85,7 @@ pub(super) fn limit(pod: &PodCgroup) -> Option<(u64, u64)> {
         Some((number("memory.current")?, limit))
     };
     let containers = pod.containers().unwrap_or_default();
-    let all = std::iter::once(pod.memory.as_path())
+    let all = std::iter::once(pod.path.as_path())
         .chain(containers.iter().map(|(_, path)| path.as_path()));
     let free =
         |(current, limit): &(u64, u64)| i128::from(*limit) * 1_000 / i128::from((*current).max(1));
@@ -136,7 +94,6 @@ pub(super) fn limit(pod: &PodCgroup) -> Option<(u64, u64)> {
 
 /// The memory that these pods use; pods without a cgroup are missing.
 pub fn memory_of_pods(
-    version: Version,
     cgroups: &[PodCgroup],
     wanted: &BTreeSet<PodUid>,
 ) -> BTreeMap<PodUid, MemoryUse> {
@@ -144,10 +101,10 @@ pub fn memory_of_pods(
         let containers = pod.containers().unwrap_or_default();
         let containers = containers.into_iter().filter_map(|(id, path)| {
             // A container that ends meanwhile does not count.
-            Some((id, used(&path, version).ok()?))
+            Some((id, used(&path).ok()?))
         });
         let containers = containers.collect();
-        MemoryUse { pod: used(&pod.memory, version).ok(), containers }
+        MemoryUse { pod: used(&pod.path).ok(), containers }
     };
     of_wanted(cgroups, wanted, of)
 }
@@ -157,7 +114,7 @@ pub fn tasks_of_pods(
     cgroups: &[PodCgroup],
     wanted: &BTreeSet<PodUid>,
 ) -> BTreeMap<PodUid, Option<u64>> {
-    let of = |pod: &PodCgroup| text(&pod.pids, "pids.current").ok()?.trim().parse().ok();
+    let of = |pod: &PodCgroup| text(&pod.path, "pids.current").ok()?.trim().parse().ok();
     of_wanted(cgroups, wanted, of)
 }
 

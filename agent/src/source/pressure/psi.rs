@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{cannot_read, psi_of};
-use crate::cgroups::{Cgroups, Version};
+use crate::cgroups::Cgroups;
 use crate::host::Host;
 
 /// Minimum time between two events of one kind.
@@ -114,13 +114,13 @@ fn target(host: &Host, what: Stalling) -> Target {
         Stalling::Io => Target { path: host.path("/proc/pressure/io"), instead: false },
         Stalling::Memory => {
             let cgroups = Cgroups::of(host);
-            let kubepods = cgroups.kubepods().filter(|_| cgroups.version == Version::V2);
+            let kubepods = cgroups.as_ref().and_then(Cgroups::kubepods);
             let of_node = || host.path("/proc/pressure/memory");
             Target {
                 path: kubepods
                     .as_ref()
-                    .map_or_else(of_node, |found| found.memory.join("memory.pressure")),
-                instead: kubepods.is_none() && cgroups.version == Version::V2,
+                    .map_or_else(of_node, |found| found.path.join("memory.pressure")),
+                instead: kubepods.is_none() && cgroups.is_some(),
             }
         }
     }

@@ -14,7 +14,7 @@ use agent_core::pressure::watch::Measured;
 use agent_core::protocol::pressure::Sample;
 
 use super::{cannot_read, memory, psi_of, read};
-use crate::cgroups::{Cgroups, Kubepods, PodCgroup, Version};
+use crate::cgroups::{Cgroups, Kubepods, NO_V2, PodCgroup};
 use crate::host::Host;
 
 /// Maximum number of pods whose stalls are read; a kubelet runs 110 by default.
@@ -70,13 +70,12 @@ impl Sampler {
 
     /// Finds the pods' cgroup, and finds it again when it has gone.
     fn find(&mut self) {
-        let is_there = |kubepods: &Kubepods| kubepods.memory.is_dir();
+        let is_there = |kubepods: &Kubepods| kubepods.path.is_dir();
         if self.kubepods.as_ref().is_some_and(is_there) {
             return;
         }
-        let cgroups = Cgroups::of(&self.host);
-        self.kubepods = cgroups.kubepods();
-        self.cgroups = Some(cgroups);
+        self.cgroups = Cgroups::of(&self.host);
+        self.kubepods = self.cgroups.as_ref().and_then(Cgroups::kubepods);
         self.stalls = None;
     }
 
@@ -98,9 +97,12 @@ impl Sampler {
             }
             None => None,
         };
-        let Some(cgroups) = &self.cgroups else { return };
+        let Some(cgroups) = &self.cgroups else {
+            sample.unreadable.push(NO_V2.to_owned());
+            return;
+        };
         if !meminfo.is_empty() {
-            match memory::of_node(cgroups, &meminfo) {
+            match memory::of_node(cgroups.root(), &meminfo) {
                 Ok(found) => insert(sample, Signal::MemoryAvailable, found, at),
                 Err(error) => sample.unreadable.push(error.phrase()),
             }
@@ -109,7 +111,7 @@ impl Sampler {
             sample.unreadable.push("no cgroup of all pods (kubepods) was found".to_owned());
             return;
         };
-        match memory::of_all_pods(&kubepods.memory, cgroups.version) {
+        match memory::of_all_pods(&kubepods.path) {
             Ok(Some(found)) => insert(sample, Signal::AllocatableMemoryAvailable, found, at),
             Ok(None) => {}
             Err(error) => sample.unreadable.push(error.phrase()),
@@ -134,12 +136,8 @@ impl Sampler {
     }
 
     fn stalls(&mut self, sample: &mut Sample, at: Duration) {
-        let (Some(cgroups), Some(kubepods)) = (&self.cgroups, &self.kubepods) else { return };
-        if cgroups.version == Version::V1 {
-            sample.unreadable.push("what pods wait for: the host has cgroup v1".to_owned());
-            return;
-        }
-        let all_pods = match pressure(&kubepods.memory) {
+        let Some(kubepods) = &self.kubepods else { return };
+        let all_pods = match pressure(&kubepods.path) {
             Ok(psi) => psi,
             Err(phrase) => {
                 sample.unreadable.push(phrase);
@@ -229,7 +227,7 @@ impl Known {
         let pod = |cgroup: PodCgroup| match held.remove(&cgroup.uid) {
             Some((before, file)) if before == cgroup => Some((before, file)),
             _ => {
-                let file = File::open(cgroup.memory.join(FILE)).ok()?;
+                let file = File::open(cgroup.path.join(FILE)).ok()?;
                 Some((cgroup, file))
             }
         };

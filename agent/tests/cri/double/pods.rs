@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use epilogue_agent::cri::stats::{ContainerAttributes, ContainerStats, FilesystemUsage, Number};
 use epilogue_agent::cri::wire::{
-    CONTAINER_NAME_LABEL, Container, ContainerState, ContainerStatus, POD_NAME_LABEL,
-    POD_NAMESPACE_LABEL, POD_UID_LABEL, PodSandbox, PodSandboxState, SOURCE_ANNOTATION,
+    CONTAINER_NAME_LABEL, Container, ContainerState, ContainerStatus, POD_UID_LABEL, PodSandbox,
+    PodSandboxState,
 };
 
 use super::process::{Exit, Process, Script};
@@ -95,8 +95,8 @@ fn labels(uid: &str) -> BTreeMap<String, String> {
     let pair = |key: &str, value: String| (key.to_owned(), value);
     BTreeMap::from([
         pair(POD_UID_LABEL, uid.to_owned()),
-        pair(POD_NAME_LABEL, format!("name-of-{uid}")),
-        pair(POD_NAMESPACE_LABEL, "default".to_owned()),
+        pair("io.kubernetes.pod.name", format!("name-of-{uid}")),
+        pair("io.kubernetes.pod.namespace", "default".to_owned()),
     ])
 }
 
@@ -110,7 +110,7 @@ impl Sandbox {
             state: state.into(),
             created_at: self.created_at,
             labels,
-            annotations: [(SOURCE_ANNOTATION.to_owned(), "api".to_owned())].into(),
+            annotations: [("kubernetes.io/config.source".to_owned(), "api".to_owned())].into(),
         }
     }
 }

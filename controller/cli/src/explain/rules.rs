@@ -164,10 +164,15 @@ fn state(job: &Job, plan: &PodPlan) -> (String, Option<Code>) {
         }
         (None, None) if job.deleting => ("being deleted", Code::JobBeingDeleted),
         (None, None) if job.spec.suspend => ("suspended", Code::JobSuspended),
-        (None, None) if job.start_time().is_none() => return ("not started yet".to_owned(), None),
+        (None, None) if is_unstarted(job, plan) => return ("not started yet".to_owned(), None),
         (None, None) => return ("running".to_owned(), None),
     };
     (state.to_owned(), Some(code))
+}
+
+/// The start is stored up to a minute after the first pods.
+fn is_unstarted(job: &Job, plan: &PodPlan) -> bool {
+    job.start_time().is_none() && plan.facts.census.pods.is_empty()
 }
 
 /// The limits of a Job that this controller does not sync, as far as its status counts.

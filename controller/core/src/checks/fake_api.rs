@@ -34,6 +34,8 @@ pub struct FakeApi {
     pub now: Timestamp,
     /// The process's settings.
     pub settings: Settings,
+    /// How long the status may lack new pods.
+    pub counts_max: SignedDuration,
     /// Writes that the status rules refused.
     pub refused: Vec<String>,
     version: u64,
@@ -75,6 +77,7 @@ impl FakeApi {
             memory: Memory::default(),
             now,
             settings: Settings::default(),
+            counts_max: SignedDuration::ZERO,
             refused: Vec::new(),
         }
     }
@@ -85,6 +88,7 @@ impl FakeApi {
         let mut api = Self::new(Job::clone(input.job), pods, input.now);
         api.memory = input.memory.clone();
         api.settings = input.settings.clone();
+        api.counts_max = input.counts_max;
         let newest = input.seen.max(input.memory.written);
         api.version = api.version.max(newest.jobs.0).max(newest.pods.0);
         api
@@ -108,6 +112,7 @@ impl FakeApi {
             seen: self.versions(),
             now: self.now,
             settings: &self.settings,
+            counts_max: self.counts_max,
         })
     }
 

@@ -33,6 +33,10 @@ pub struct Facts {
     pub expectations_satisfied: bool,
     /// `--max-uncounted-pods`.
     pub pods_per_sync: usize,
+    /// Since when the status lacks pods that we created.
+    pub counts_wait_since: Option<Timestamp>,
+    /// How long it may.
+    pub counts_max: SignedDuration,
     /// The time of the decision.
     pub now: Timestamp,
 }
@@ -62,6 +66,8 @@ impl Facts {
             backoff: BackoffRecord::default(),
             expectations_satisfied: input.memory.expectations.satisfied(input.now, timeout),
             pods_per_sync: input.settings.max_uncounted_pods,
+            counts_wait_since: None,
+            counts_max: SignedDuration::ZERO,
             now: input.now,
         }
     }
@@ -88,6 +94,8 @@ impl Facts {
             options,
             disruptions,
             pods_per_sync,
+            counts_wait_since: input.memory.counts_wait_since,
+            counts_max: input.counts_max,
             now: input.now,
         }
     }

@@ -25,6 +25,8 @@ pub struct SyncInput<'a> {
     pub now: Timestamp,
     /// The process's settings.
     pub settings: &'a Settings,
+    /// How long the status may lack new pods; zero to write them at once.
+    pub counts_max: SignedDuration,
 }
 
 /// Versions of the two kinds that the controller watches.
@@ -102,6 +104,8 @@ pub struct Memory {
     pub removed_finalizers: HashSet<Uid>,
     /// Whether the write that finished the Job succeeded. ([E3])
     pub finished: bool,
+    /// Since when the status lacks pods that we created, because their count waits.
+    pub counts_wait_since: Option<Timestamp>,
     /// Failures since the last success. ([E4])
     pub backoff: Option<BackoffRecord>,
     /// Annotation problems that an event has reported.
@@ -157,6 +161,8 @@ pub enum MemoryUpdate {
     PodWritten(Version),
     /// The API returned this version for our own write of the Job.
     JobWritten(Version),
+    /// The status lacks pods that we created, until a later write.
+    CountsWait,
     /// The failures that backoff waits for from now on.
     Backoff(BackoffRecord),
     /// The Job is finished in the API.
@@ -200,6 +206,10 @@ impl Memory {
             }
             MemoryUpdate::JobWritten(version) => {
                 self.written.jobs = self.written.jobs.max(version);
+                self.counts_wait_since = None;
+            }
+            MemoryUpdate::CountsWait => {
+                self.counts_wait_since.get_or_insert(now);
             }
             MemoryUpdate::Backoff(record) => self.backoff = Some(record),
             MemoryUpdate::Finished => self.finished = true,

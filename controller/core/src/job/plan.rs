@@ -149,7 +149,9 @@ fn decide_end(facts: &Facts) -> Option<Verdict> {
 }
 
 /// The shortest of these waits.
-fn earliest(waits: impl IntoIterator<Item = Option<SignedDuration>>) -> Option<SignedDuration> {
+pub(super) fn earliest(
+    waits: impl IntoIterator<Item = Option<SignedDuration>>,
+) -> Option<SignedDuration> {
     waits.into_iter().flatten().map(|wait| wait.max(SignedDuration::ZERO)).min()
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::input::{BackoffRecord, MemoryUpdate, Settings, WrittenPod};
-use super::plan::{PodPlan, SkipReason};
+use super::plan::{PodPlan, SkipReason, earliest};
 use super::pod_stage::{PodResult, SlowStart};
 use super::pods::PodStage;
 use super::status_plan::{PodOutcomes, StatusPlan, plan_status};
@@ -282,6 +282,10 @@ impl Progress {
     fn plan_status(&mut self, outcomes: &PodOutcomes) -> Next {
         let mut plan = plan_status(&self.plan, outcomes);
         self.side_effects.extend(plan.event.take().map(SideEffect::Event));
+        if plan.waits.is_some() {
+            self.remember(MemoryUpdate::CountsWait);
+            self.plan.requeue_after = earliest([self.plan.requeue_after, plan.waits]);
+        }
         let steps = plan.flush.take().map(Step::WriteStatus).into_iter().collect();
         (Stage::Flush(plan), steps)
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use epilogue_common::names::job_condition;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -17,6 +17,9 @@ use super::tracking::Accounting;
 use super::verdict::{End, Verdict};
 use super::{IndexSet, census, tracking, verdict};
 use crate::view::{Job, Pod, Uid};
+
+/// While the count of new pods waits, how often it is decided anew whether it may.
+const COUNTS_CHECK: SignedDuration = SignedDuration::from_secs(5);
 
 /// Pods after the pod stage: the census, updated with the outcome of each call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +68,7 @@ pub(super) fn count_pods(status: &mut JobStatus, outcomes: &PodOutcomes) {
 /// Sets the start time of a Job that is not suspended. ([S14])
 pub(super) fn start(status: &mut JobStatus, facts: &Facts) {
     if status.start_time.is_none() && !facts.job.spec.suspend {
-        status.start_time = Some(whole_seconds(facts.now));
+        status.start_time = Some(whole_seconds(facts.counts_wait_since.unwrap_or(facts.now)));
     }
 }
 
@@ -205,8 +208,10 @@ fn whole_seconds(time: Timestamp) -> Time {
 /// What a sync writes once the calls on pods are answered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatusPlan {
-    /// The first write of the status; `None` if it would change nothing.
+    /// The first write of the status; `None` if it would change nothing, or waits.
     pub flush: Option<Box<JobStatus>>,
+    /// How long the first write waits, because it would only show new pods.
+    pub waits: Option<SignedDuration>,
     /// Pods that lose their finalizer once the first write is stored.
     pub release: Vec<Arc<Pod>>,
     /// The second write of the status.
@@ -245,8 +250,11 @@ pub fn plan_status(plan: &PodPlan, outcomes: &PodOutcomes) -> StatusPlan {
         announce(&mut status, verdict, facts.now);
     }
     normalize(&mut status);
+    let waits = counts_wait(plan, &status).filter(|_| event.is_none() && release.is_empty());
+    let is_written = waits.is_none() && differs(&status, &facts.job.status);
     StatusPlan {
-        flush: differs(&status, &facts.job.status).then(|| Box::new(status)),
+        flush: is_written.then(|| Box::new(status)),
+        waits,
         release,
         settle: Settle {
             end: end.filter(|_| !cut_off && outcomes.terminating == 0),
@@ -257,6 +265,49 @@ pub fn plan_status(plan: &PodPlan, outcomes: &PodOutcomes) -> StatusPlan {
         event,
         handled,
     }
+}
+
+/// How much longer the write of this status may wait. ([S20])
+///
+/// DIVERGES(upstream): the count of new pods waits for what the Job does next, for a second at
+/// most; for 5 s where the controller is busy, and for a minute where calls wait for
+/// `--kube-api-qps`. Upstream writes it at once. The pods themselves, `ready`, every end and every
+/// condition wait for nothing. Neither does the start of a Job with a deadline.
+fn counts_wait(plan: &PodPlan, status: &JobStatus) -> Option<SignedDuration> {
+    let facts = &plan.facts;
+    let since = match (facts.counts_wait_since, &plan.pods) {
+        (None, PodStage::Create(_)) => facts.now,
+        (since, _) => since?,
+    };
+    let waited = facts.now.duration_since(since);
+    let left = facts.counts_max.saturating_sub(waited);
+    // A clock that was set back measures nothing.
+    let is_over = left <= SignedDuration::ZERO || waited.is_negative();
+    if is_over || !shows_only_new_pods(status, facts) {
+        return None;
+    }
+    Some(left.min(COUNTS_CHECK))
+}
+
+/// Whether a status differs from the stored one by the start of the Job and more active pods alone.
+fn shows_only_new_pods(status: &JobStatus, facts: &Facts) -> bool {
+    let stored = &facts.job.status;
+    let starts = status.start_time != stored.start_time;
+    if status.active <= stored.active || starts && facts.job.spec.active_deadline_seconds.is_some()
+    {
+        return false;
+    }
+    let counts = |of: &JobStatus| (census::counter(of.ready), census::counter(of.terminating));
+    let lists_none = tracking::is_settled(status) && tracking::is_settled(stored);
+    let others = JobStatus {
+        active: stored.active,
+        start_time: stored.start_time.clone(),
+        ready: stored.ready,
+        terminating: stored.terminating,
+        uncounted_terminated_pods: stored.uncounted_terminated_pods.clone(),
+        ..status.clone()
+    };
+    counts(status) == counts(stored) && lists_none && !differs(&others, stored)
 }
 
 /// The end that takes effect with these outcomes, or else a failure that is certain but still has
@@ -330,9 +381,10 @@ impl PodOutcomes {
 /// One line, for logs and tests.
 impl fmt::Display for StatusPlan {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.flush {
-            Some(status) => write!(formatter, "write {}", status_text(status))?,
-            None => formatter.write_str("nothing to write")?,
+        match (&self.flush, self.waits) {
+            (Some(status), _) => write!(formatter, "write {}", status_text(status))?,
+            (None, Some(wait)) => write!(formatter, "count new pods in {wait:#}")?,
+            (None, None) => formatter.write_str("nothing to write")?,
         }
         if !self.release.is_empty() {
             write!(formatter, "; release {}", self.release.len())?;

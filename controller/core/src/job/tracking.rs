@@ -167,7 +167,7 @@ pub(super) fn settle(
         let uid = Uid::from(text.as_str());
         tracked.contains(&uid) && !untracked.contains(&uid)
     };
-    let lists = lists(status);
+    let Some(lists) = &mut status.uncounted_terminated_pods else { return };
     let succeeded = keep(&mut lists.succeeded, is_tracked);
     let failed = keep(&mut lists.failed, is_tracked);
     if !indexed {

@@ -163,7 +163,7 @@ impl Fixture {
     }
 
     fn moment(&self) -> Now {
-        Now { time: self.now, elapsed: Moment::ZERO, has_backlog: false }
+        Now { time: self.now, elapsed: Moment::ZERO, has_backlog: false, is_limited: false }
     }
 
     fn nodes_begin(&mut self) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use epilogue_common::watch_event::WatchEvent;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::job::{Memory, Versions};
 use crate::orphans::Orphans;
@@ -41,6 +41,8 @@ pub struct Now {
     pub elapsed: Moment,
     /// Whether Jobs wait for a worker.
     pub has_backlog: bool,
+    /// Whether calls wait for the limit of requests.
+    pub is_limited: bool,
 }
 
 /// What one event enqueues, counts and reports.
@@ -79,4 +81,6 @@ pub struct Snapshot {
     pub memory: Memory,
     /// How far the watches have come.
     pub seen: Versions,
+    /// How long the status may lack new pods.
+    pub counts_max: SignedDuration,
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use epilogue_common::watch_event::WatchEvent;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::event::{Entry, Now, Reaction};
 use super::pods::Pods;
 use super::relist::Relist;
-use crate::batching::{BatchInput, Batching, Change, LastSync, Load};
+use crate::batching::{BatchInput, Batching, Change, LastSync, Load, Pressure};
 use crate::event_handlers::{
     Enqueue, JobChange, Lookup, PodChange, external_controller, is_relevant, job_changed,
     pod_changed, tracked_terminal_transition,
@@ -113,6 +113,20 @@ impl Jobs {
     /// The delay after which a sync happens that asked for this one. ([Q3])
     pub(super) fn floor(&self, wait: Duration) -> Duration {
         self.batching.floor(wait)
+    }
+
+    /// How long a status may lack new pods.
+    pub(super) fn counts_max(&self, now: &Now) -> SignedDuration {
+        let pressure = match (now.is_limited, self.is_busy(now)) {
+            (true, _) => Pressure::Limited,
+            (false, true) => Pressure::Busy,
+            (false, false) => Pressure::Quiet,
+        };
+        self.batching.counts_max(pressure).try_into().unwrap_or_default()
+    }
+
+    fn is_busy(&self, now: &Now) -> bool {
+        now.has_backlog || self.load.is_busy(now.elapsed)
     }
 
     /// Returns the version up to which the event proves the watch of Jobs.
@@ -308,7 +322,7 @@ impl Jobs {
             job,
             counts: pods.counts(&job.uid),
             last: self.last_syncs.get(key).copied(),
-            busy: now.has_backlog || self.load.is_busy(now.elapsed),
+            busy: self.is_busy(now),
             now: now.elapsed,
         }))
     }

@@ -100,7 +100,7 @@ impl ClusterState {
 
     /// Returns the input of a plan for this Job; `None` if it is unknown, or it or a pod of it is
     /// unreadable. ([S2])
-    pub fn input(&self, key: &JobKey) -> Option<Snapshot> {
+    pub fn input(&self, key: &JobKey, now: &Now) -> Option<Snapshot> {
         let job = Arc::clone(self.jobs.get(key).filter(|_| !self.jobs.is_unreadable(key))?);
         if self.pods.has_unreadable_of(&job.uid) {
             return None;
@@ -109,7 +109,8 @@ impl ClusterState {
         // Pods without a controller may be adopted. ([S10])
         let pods = owned.chain(self.pods.without_owner(&key.namespace)).cloned().collect();
         let memory = self.jobs.memory(&job.uid);
-        Some(Snapshot { job, pods, memory, seen: self.jobs.seen() })
+        let (seen, counts_max) = (self.jobs.seen(), self.jobs.counts_max(now));
+        Some(Snapshot { job, pods, memory, seen, counts_max })
     }
 
     /// Updates the memory of a Job, unless the Job is gone, replaced by a namesake or finished.

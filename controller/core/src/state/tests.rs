@@ -11,6 +11,10 @@ fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().expect("must be a time")
 }
 
+fn quiet() -> Now {
+    Now { time: now(), elapsed: Moment::ZERO, has_backlog: false, is_limited: false }
+}
+
 fn key() -> JobKey {
     JobKey::new("default", "a")
 }
@@ -49,7 +53,7 @@ struct Cluster(ClusterState);
 
 impl Cluster {
     fn handle(&mut self, event: Event) -> Reaction {
-        let now = Now { time: now(), elapsed: Moment::ZERO, has_backlog: false };
+        let now = quiet();
         self.0.handle(event, &now)
     }
 
@@ -58,7 +62,7 @@ impl Cluster {
     }
 
     fn pods(&mut self, event: WatchEvent<WirePod>) -> Reaction {
-        let now = Now { time: now(), elapsed: Moment::ZERO, has_backlog: false };
+        let now = quiet();
         self.0.handle_pod(event, &now)
     }
 
@@ -92,7 +96,7 @@ impl Cluster {
     }
 
     fn snapshot(&self) -> Snapshot {
-        self.0.input(&key()).expect("must be there")
+        self.0.input(&key(), &quiet()).expect("must be there")
     }
 
     fn remember(&mut self, job: &Job, change: MemoryUpdate) {
@@ -204,7 +208,7 @@ fn memory_ends_with_the_job_and_with_its_end() {
     assert_eq!(memory(&cluster), Memory::default(), "nothing is kept for a finished Job");
 
     cluster.job_gone(13);
-    assert!(cluster.0.input(&key()).is_none());
+    assert!(cluster.0.input(&key(), &quiet()).is_none());
     cluster.remember(&job_a, MemoryUpdate::Finished);
     cluster.jobs(WatchEvent::Shown(job("uid-b", 14, &json!({}))));
     assert_eq!(memory(&cluster), Memory::default(), "a namesake begins anew");
@@ -255,9 +259,9 @@ fn a_job_that_cannot_be_read_is_left_alone_with_its_pods() {
     assert_eq!(cluster.0.orphans(&one, false).len(), 1);
     cluster.job_unreadable("a");
     assert!(cluster.0.orphans(&one, false).is_empty());
-    assert!(cluster.0.input(&key()).is_none());
+    assert!(cluster.0.input(&key(), &quiet()).is_none());
     cluster.jobs(WatchEvent::Shown(job("uid-a", 13, &json!({}))));
-    assert!(cluster.0.input(&key()).is_some(), "until it can be read");
+    assert!(cluster.0.input(&key(), &quiet()).is_some(), "until it can be read");
 }
 
 #[test]
@@ -271,7 +275,7 @@ fn a_job_rests_while_one_of_its_pods_cannot_be_read() {
     };
     let reported = cluster.pods(unreadable(11)).rests.expect("its Job must be known");
     assert_eq!(reported.key, key());
-    assert!(cluster.0.input(&key()).is_none());
+    assert!(cluster.0.input(&key(), &quiet()).is_none());
     let reaction = cluster.pod_shown(pod("odd", 12, "Failed"));
     assert!(reaction.entries.contains(&at_once()), "{reaction:?}");
     assert_eq!(cluster.snapshot().pods.len(), 1);
@@ -280,7 +284,7 @@ fn a_job_rests_while_one_of_its_pods_cannot_be_read() {
     cluster.pods_begin();
     cluster.pods(unreadable(13));
     assert!(cluster.pods_end(13).entries.is_empty(), "it is still there");
-    assert!(cluster.0.input(&key()).is_none());
+    assert!(cluster.0.input(&key(), &quiet()).is_none());
     let reaction = cluster.pods(WatchEvent::Gone(pod("odd", 14, "Failed")));
     assert!(reaction.entries.contains(&at_once()), "{reaction:?}");
 
@@ -320,7 +324,7 @@ fn a_batch_waits_its_second_while_jobs_wait_for_workers() {
     }
     let mut ended = |uid: &str, has_backlog: bool| {
         let event = WatchEvent::Shown(pod(uid, 12, "Failed"));
-        let now = Now { time: now(), elapsed: Moment::ZERO, has_backlog };
+        let now = Now { time: now(), elapsed: Moment::ZERO, has_backlog, is_limited: false };
         cluster.0.handle_pod(event, &now).entries
     };
     assert_eq!(ended("one", false), [batched(40)]);

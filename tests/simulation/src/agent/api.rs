@@ -82,7 +82,6 @@ impl Stored {
         let details = Details {
             deleted_at: self.deleted_at,
             job_finalizer: self.finalizer,
-            finalizers: self.finalizer,
             oom_killed: cause.map(|cause| (cause["status"] == "True", text(&cause["reason"]))),
             ..self.fixed.details.clone()
         };

@@ -87,7 +87,7 @@ impl Waited {
     fn psi(self, since: Duration) -> Psi {
         let millis = u64::try_from(since.as_millis()).unwrap_or(0);
         let total = self.total + self.rate * millis;
-        let full = Stall { avg10: self.avg10, avg60: self.avg10 / 4.0, total };
+        let full = Stall { avg10: self.avg10, total };
         Psi { some: Stall { total: total * 2, ..full }, full }
     }
 }

@@ -49,6 +49,8 @@ pub(super) struct Process {
     pub(super) works: BTreeMap<u64, Work>,
     pub(super) gc_queue: QueueCore<Item>,
     pub(super) checks: BTreeMap<u64, InHand>,
+    /// Whether its calls wait for a limit of requests, so that counts of new pods wait for long.
+    is_limited: bool,
     /// Error of its clock.
     pub(super) skew: SignedDuration,
     pub(super) watches: Watches,
@@ -59,7 +61,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    fn new(skew: SignedDuration, pod_gc: Option<podgc::Settings>) -> Self {
+    fn new(skew: SignedDuration, is_limited: bool, pod_gc: Option<podgc::Settings>) -> Self {
         Self {
             life: Life::Leads,
             state: ClusterState::new(Batching::default(), pod_gc),
@@ -68,6 +70,7 @@ impl Process {
             works: BTreeMap::new(),
             gc_queue: QueueCore::new(RETRY),
             checks: BTreeMap::new(),
+            is_limited,
             skew,
             watches: Watches::default(),
             open: false,
@@ -92,11 +95,16 @@ impl Process {
         api + self.skew
     }
 
+    /// The time as this process sees it, and its load.
+    pub(super) fn moment(&self, api: Timestamp, elapsed: Moment) -> Now {
+        let (has_backlog, is_limited) = (self.queue.has_ready(), self.is_limited);
+        Now { time: self.time(api), elapsed, has_backlog, is_limited }
+    }
+
     /// Hands an event to the state, and returns what it enqueues. Until all lists are complete,
     /// that is nothing; then it is everything.
     fn handle(&mut self, event: StateEvent, api: Timestamp, now: Moment) -> Vec<Entry> {
-        let has_backlog = self.queue.has_ready();
-        let now = Now { time: self.time(api), elapsed: now, has_backlog };
+        let now = self.moment(api, now);
         let entries = self.state.handle(event, &now).entries;
         if self.open {
             return entries;
@@ -135,7 +143,7 @@ impl World {
         if let (Some(settings), Some(sabotage)) = (&mut pod_gc, self.sabotage) {
             sabotage.configure(settings);
         }
-        self.processes.push(Process::new(skew, pod_gc));
+        self.processes.push(Process::new(skew, self.behaviour.is_limited, pod_gc));
         self.say(|_| format!("p{number} starts, its clock is off by {skew:#}"));
         for kind in Kind::ALL {
             self.relist(number, kind);

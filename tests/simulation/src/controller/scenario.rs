@@ -39,6 +39,7 @@ pub(super) struct Behaviour {
     /// Pods that run for many minutes, per mille.
     pub(super) long_pods: u32,
     pub(super) skew_seconds: i32,
+    pub(super) is_limited: bool,
     pub(super) workers: usize,
     pub(super) jobs: usize,
     pub(super) quiet_after: Duration,
@@ -72,6 +73,7 @@ impl Behaviour {
             failures: *random.pick(&[0, 150, 400, 800]),
             long_pods: rate(random, 40, &[200, 600]),
             skew_seconds: rate(random, 25, &[2, 60, 3_600]) as i32,
+            is_limited: random.percent(20),
             workers: 1 + random.below(3),
             jobs: 1 + random.below(3),
             quiet_after,

@@ -77,7 +77,8 @@ impl World {
     fn begin_sync(&mut self, number: usize, key: JobKey) {
         let now = self.agenda.now();
         let process = &mut self.processes[number];
-        let Some(mut snapshot) = process.state.input(&key) else {
+        let moment = process.moment(self.api.now, now);
+        let Some(mut snapshot) = process.state.input(&key, &moment) else {
             process.state.forget(&key);
             process.queue.forget(&key);
             process.queue.done(&key, now);
@@ -113,6 +114,7 @@ impl World {
             seen: snapshot.seen,
             now: process.time(self.api.now),
             settings: &self.behaviour.settings,
+            counts_max: snapshot.counts_max,
         })
     }
 

@@ -3,98 +3,62 @@
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::super::Agent;
-use super::super::disruption_target::PATCH_STATUS;
-use super::super::group_deletion::{DELETE, PATCH_PODS};
-use super::super::outbox::EvictStep;
-use super::super::results;
+use super::super::calls::Verb;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::Purpose;
-use crate::protocol::event::{ActionResult, RuntimeState};
-use crate::termination::attempt::{Attempt, Verdict, verdict};
-use crate::termination::progress::{Terminator, would_succeed};
+use crate::protocol::event::RuntimeState;
+use crate::termination::attempt::{Attempt, END, EVICTION, Follow, REPEATABLE};
+use crate::termination::progress::would_succeed;
 
 impl Agent {
-    pub(in super::super) fn evict_result(
+    /// Takes the API's answer to the mark, the termination or the phase.
+    pub(in super::super) fn victim_written(
         &mut self,
-        step: EvictStep,
+        verb: Verb,
         uid: &PodUid,
-        result: ActionResult,
+        result: &Outcome<()>,
     ) {
-        match step {
-            EvictStep::Mark => self.victim_marked(uid, &results::done(result)),
-            EvictStep::Read => self.victim_read(uid, &results::pod(result)),
-            EvictStep::End => self.victim_deleted(uid, &results::done(result)),
-            EvictStep::Stop => self.victim_stopped(uid, results::runtime(result)),
-            EvictStep::Inspect => self.victim_inspected(uid, results::runtime(result)),
-            EvictStep::Fail => self.victim_failed(uid, &results::done(result)),
-        }
-    }
-
-    fn victim_marked(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        self.count_patch(Purpose::Mark, result);
-        self.hear_of_right(PATCH_STATUS, uid, result);
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
-        let mark = &mut victim.termination.mark;
-        let Err(failure) = result else {
-            mark.done();
-            return;
+        let termination = &mut victim.termination;
+        let (attempt, rule) = match verb {
+            Verb::Patch(Purpose::Mark) => (&mut termination.mark, EVICTION),
+            Verb::End => (&mut termination.end, END),
+            _ => (&mut termination.fail, EVICTION),
         };
-        match verdict(failure) {
-            Verdict::Gone => victim.gone = true,
-            // The API may have applied an attempt without a response: the next read shows it.
-            Verdict::ReadAgain | Verdict::Retry => {
-                mark.failed(now, pace, Some(failure));
-                victim.termination.read.want_again();
+        match attempt.settle(result, now, pace, rule) {
+            Follow::Gone => victim.gone = true,
+            // The runtime's proof is older than this write: the agent checks both first.
+            Follow::Reread => {
+                termination.read.want_again();
+                termination.proven_at = None;
             }
-            Verdict::Skip | Verdict::Refused => mark.give_up(),
+            Follow::Refused if verb == Verb::Patch(Purpose::Fail) => {
+                let text = "the API refuses its phase, the kubelet reports it";
+                self.calls.log_refusal(&termination.pod, text, result);
+            }
+            Follow::Done | Follow::Retry | Follow::Refused => {}
         }
     }
 
-    fn victim_read(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
-        let now = self.clock.monotonic();
-        if let Ok(Some(pod)) = result {
-            self.pods.observe((**pod).clone());
-        }
-        let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
-        let pace = victim.pace();
-        let read = &mut victim.termination.read;
-        match result {
-            Ok(Some(_)) => read.done(),
-            Ok(None) => victim.gone = true,
-            Err(failure) => match verdict(failure) {
-                Verdict::Gone => victim.gone = true,
-                Verdict::Skip | Verdict::Refused => read.give_up(),
-                Verdict::ReadAgain | Verdict::Retry => read.failed(now, pace, Some(failure)),
-            },
-        }
-    }
-
-    fn victim_deleted(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        match result {
-            Ok(()) => self.status.deletions.done += 1,
-            Err(_) => self.status.deletions.failed += 1,
-        }
+    pub(in super::super) fn victim_read(
+        &mut self,
+        uid: &PodUid,
+        result: &Outcome<Option<Box<PodView>>>,
+    ) {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
-        let verb =
-            if victim.termination.terminator == Terminator::Deadline { PATCH_PODS } else { DELETE };
-        let end = &mut victim.termination.end;
-        match result {
-            Ok(()) => end.done(),
-            Err(failure) => match verdict(failure) {
-                // A conflict concerns the UID: the intended pod is gone. ([AP9])
-                Verdict::Gone | Verdict::ReadAgain => victim.gone = true,
-                Verdict::Skip | Verdict::Refused => end.give_up(),
-                Verdict::Retry => end.failed(now, pace, Some(failure)),
-            },
-        }
-        self.hear_of_right(verb, uid, result);
+        let follow = victim.termination.read.settle(result, now, pace, REPEATABLE);
+        victim.gone |= follow == Follow::Gone || matches!(result, Ok(None));
     }
 
-    fn victim_stopped(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
+    pub(in super::super) fn victim_stopped(
+        &mut self,
+        uid: &PodUid,
+        result: Result<RuntimeState, Failure>,
+    ) {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
@@ -113,7 +77,7 @@ impl Agent {
             Ok(_) => {
                 termination.end.failed(now, pace, None);
                 let text = "it still runs after its stop; it is stopped again";
-                self.outbox.log(true, Some(&termination.pod), text);
+                self.calls.log(true, Some(&termination.pod), text);
             }
             Err(failure) => {
                 if is_final(&failure) && !was_stopped {
@@ -122,12 +86,16 @@ impl Agent {
                     termination.end.failed(now, pace, Some(&failure));
                 }
                 let text = format!("the runtime does not stop it: {failure}");
-                self.outbox.log(true, Some(&termination.pod), text);
+                self.calls.log(true, Some(&termination.pod), text);
             }
         }
     }
 
-    fn victim_inspected(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
+    pub(in super::super) fn victim_inspected(
+        &mut self,
+        uid: &PodUid,
+        result: Result<RuntimeState, Failure>,
+    ) {
         let now = self.clock.monotonic();
         let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
         let pace = victim.pace();
@@ -162,14 +130,14 @@ impl Agent {
             termination.succeeds = true;
             termination.fail.drop_it();
             let text = "all its containers exited with 0; its result is left to the kubelet";
-            self.outbox.log(false, Some(&termination.pod), text);
+            self.calls.log(false, Some(&termination.pod), text);
         } else if state.containers_ended() || state.proves_end(pod.has_run) {
             termination.fail.want();
         } else if victim.was_stopped {
             // The containers were removed meanwhile: whoever removed them has seen the end.
             termination.fail.give_up();
             let text = "the runtime does not know it any more; the kubelet reports its phase";
-            self.outbox.log(true, Some(&termination.pod), text);
+            self.calls.log(true, Some(&termination.pod), text);
         } else {
             let text = "the runtime does not know it though it has run; is --runtime-endpoint the \
                         kubelet's?";
@@ -178,33 +146,6 @@ impl Agent {
         let termination = &mut victim.termination;
         termination.proven_at = Some(now);
         termination.runtime = Some(state);
-    }
-
-    fn victim_failed(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        self.count_patch(Purpose::Fail, result);
-        self.hear_of_right(PATCH_STATUS, uid, result);
-        let now = self.clock.monotonic();
-        let Some(victim) = self.evictions.victims.get_mut(uid) else { return };
-        let pace = victim.pace();
-        let termination = &mut victim.termination;
-        let Err(failure) = result else {
-            termination.fail.done();
-            return;
-        };
-        match verdict(failure) {
-            Verdict::Gone => victim.gone = true,
-            // The runtime's proof is older than this write: the agent checks both first.
-            Verdict::ReadAgain | Verdict::Retry => {
-                termination.fail.failed(now, pace, Some(failure));
-                termination.read.want_again();
-                termination.proven_at = None;
-            }
-            Verdict::Skip | Verdict::Refused => {
-                termination.fail.give_up();
-                let text = format!("the API refuses its phase, the kubelet reports it: {failure}");
-                self.outbox.log(true, Some(&termination.pod), text);
-            }
-        }
     }
 }
 

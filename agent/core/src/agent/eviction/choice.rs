@@ -7,10 +7,8 @@ use std::time::Duration;
 use epilogue_common::outcome::Failure;
 
 use super::super::Agent;
-use super::super::disruption_target::{PATCH_STATUS, pod_ref};
-use super::super::group_deletion::{DELETE, PATCH_PODS};
+use super::super::calls::Task;
 use super::super::notices::{LEFT_TO_KUBELET, WOULD_EVICT};
-use super::super::outbox::Task;
 use super::super::status::WouldHave;
 use super::effective_mode::EffectiveMode;
 use super::is_active;
@@ -21,11 +19,11 @@ use crate::pressure::rank::{exceeds_asks, rank};
 use crate::pressure::signal::Signal;
 use crate::pressure::usage::{DiskLayout, PodUsage, is_critical};
 use crate::pressure::watch::Cause;
-use crate::protocol::action::Action;
+use crate::protocol::action::{Action, PodRef};
 use crate::protocol::pressure::{Figures, PodFigures, Resource};
 use crate::shutdown::candidates::BarePods;
 use crate::termination::attempt::{Attempt, Pace};
-use crate::termination::progress::Terminator;
+use crate::termination::progress::{PATCH_STATUS, Terminator};
 
 /// The interval between choices for a signal that the agent only observes.
 const OBSERVED_AGAIN: Duration = Duration::from_secs(10);
@@ -129,7 +127,7 @@ impl Agent {
         ask.attempt.want_again();
         ask.attempt.sent();
         ask.all = all.then(|| pods.iter().cloned().collect());
-        self.outbox.send(Task::MeasurePods(of), Action::MeasurePods { of, pods });
+        self.calls.send(Task::MeasurePods(of), Action::MeasurePods { of, pods });
     }
 
     pub(in super::super) fn pods_measured(
@@ -145,7 +143,7 @@ impl Agent {
             Err(failure) => {
                 ask.attempt.failed(now, MEASURING, Some(&failure));
                 let text = format!("what pods use cannot be measured: {failure}");
-                self.outbox.log(true, None, text);
+                self.calls.log(true, None, text);
                 return;
             }
         };
@@ -172,7 +170,7 @@ impl Agent {
         let known = |of: &PodFigures| of.disk.is_some() || of.inodes.is_some();
         if of_disk && !figures.values().any(known) {
             let text = format!("the pods' disk usage is not known, for {cause}");
-            self.outbox.log(true, None, text);
+            self.calls.log(true, None, text);
             self.evictions.choices.rests.insert(cause.signal, now + NO_VICTIM_LASTS);
             return;
         }
@@ -231,8 +229,8 @@ impl Agent {
         if !self.evictions.choices.may_report(&pod.uid, signal, now) {
             return;
         }
-        let pod = pod_ref(pod);
-        self.outbox.log(false, Some(&pod), format!("would be evicted: {why}"));
+        let pod = PodRef::of(pod);
+        self.calls.log(false, Some(&pod), format!("would be evicted: {why}"));
         self.status.pressure.evictions.entry(signal).or_default().would += 1;
         *self.status.would_have.entry(WouldHave::Evict).or_default() += 1;
         let text = format!("It would be evicted: {message}");
@@ -267,13 +265,13 @@ impl Agent {
         if !self.evictions.choices.may_report(&pod.uid, "left to the kubelet", now) {
             return;
         }
-        let pod = pod_ref(pod);
+        let pod = PodRef::of(pod);
         let text = format!(
             "It is first in rank for {cause} and has no controller: it is left to the kubelet, and \
              no other pod is evicted in its place. Let the agent terminate such pods by \
              --bare-pods."
         );
-        self.outbox.log(true, Some(&pod), text.clone());
+        self.calls.log(true, Some(&pod), text.clone());
         self.emit_pod_event(pod, LEFT_TO_KUBELET, &text);
     }
 
@@ -282,7 +280,7 @@ impl Agent {
         self.evictions.choices.rests.insert(cause.signal, until);
         if self.evictions.choices.no_victim.replace(cause.signal) != Some(cause.signal) {
             let text = format!("the agent may terminate no pod for {cause}");
-            self.outbox.log(true, None, text);
+            self.calls.log(true, None, text);
         }
     }
 
@@ -301,8 +299,9 @@ impl Agent {
         if own || refused || terminating || revoked || pod.is_terminal() || is_critical(pod) {
             return None;
         }
-        let may = |verb| !self.refusals.forbids(verb);
-        if !may(PATCH_STATUS) {
+        let allowed = |right: &str| !self.refusals.forbids(right);
+        let may = |by: Terminator| by.right().is_none_or(allowed).then_some(by);
+        if !allowed(PATCH_STATUS) {
             return None;
         }
         // With the grace of a soft threshold, a kubelet runs the hooks that the runtime does not
@@ -315,10 +314,8 @@ impl Agent {
         match (pod.owner, self.settings.bare_pods) {
             // No controller would create it again.
             (Owner::None, BarePods::Leave) => None,
-            (Owner::None, BarePods::DeadlineLever) => {
-                may(PATCH_PODS).then_some(Terminator::Deadline)
-            }
-            _ => may(DELETE).then_some(Terminator::Delete),
+            (Owner::None, BarePods::DeadlineLever) => may(Terminator::Deadline),
+            _ => may(Terminator::Delete),
         }
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use epilogue_common::names::node_condition::{IO_STALL, MEMORY_STALL};
 use epilogue_common::outcome::Outcome;
 
-use super::super::outbox::Task;
+use super::super::calls::Task;
 use super::super::{Agent, Enforcement};
 use crate::protocol::action::Action;
-use crate::termination::attempt::{Attempt, Pace, Verdict, WAIT_MAX, verdict};
+use crate::termination::attempt::{Attempt, Follow, Pace, REPEATABLE, WAIT_MAX};
 
 /// The verb that a refusal concerns.
 const PATCH_NODE_STATUS: &str = "patch nodes/status";
@@ -123,7 +123,7 @@ impl Agent {
         }
         condition.write.want();
         let forbidden = self.refusals.forbids(PATCH_NODE_STATUS);
-        if forbidden || !condition.write.is_due(&self.clock) || !self.outbox.has_room() {
+        if forbidden || !condition.write.is_due(&self.clock) || !self.calls.has_room() {
             return;
         }
         condition.write.sent();
@@ -135,10 +135,10 @@ impl Agent {
         let message = if stands { condition.message.clone() } else { none.to_owned() };
         let reason = kind.reason(stands);
         let text = format!("the node's condition {name} becomes {stands}: {message}");
-        self.outbox.log(stands, None, text);
+        self.calls.log(stands, None, text);
         let action =
             Action::SetNodeCondition { kind: name, stands, reason, message, since: now.wall };
-        self.outbox.send(Task::NodeCondition(name), action);
+        self.calls.send(Task::NodeCondition(name), action);
     }
 
     pub(in super::super) fn node_condition_set(
@@ -150,17 +150,9 @@ impl Agent {
         self.hear_of_node_right(PATCH_NODE_STATUS, result);
         let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) else { return };
         let condition = self.evictions.conditions.of(kind);
-        let Err(failure) = result else {
-            condition.write.done();
+        let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 4 };
+        if condition.write.settle(result, now, pace, REPEATABLE) == Follow::Done {
             condition.done_at = now;
-            return;
-        };
-        match verdict(failure) {
-            Verdict::Gone | Verdict::Skip | Verdict::Refused => condition.write.give_up(),
-            Verdict::ReadAgain | Verdict::Retry => {
-                let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 4 };
-                condition.write.failed(now, pace, Some(failure));
-            }
         }
     }
 }

@@ -100,7 +100,7 @@ impl Agent {
                 Enforcement::Observe => format!("pressure is only observed: {why}"),
                 _ => format!("pressure is left alone: {why}"),
             };
-            self.outbox.log(false, None, text);
+            self.calls.log(false, None, text);
         }
         shown.mode = effective_mode;
         shown.held_by = why;
@@ -128,7 +128,7 @@ impl Agent {
                  agent only observes it, because two evictors evict too many pods for one \
                  shortage. Raise the agent's --eviction-hard or --eviction-soft for {signal}."
             );
-            self.outbox.log(true, None, text.clone());
+            self.calls.log(true, None, text.clone());
             self.emit_event(true, PRESSURE_OVERLAP, text);
         }
     }

@@ -21,6 +21,7 @@ use crate::pod::{PodUid, PodView};
 use crate::pressure::signal::Signal;
 use crate::pressure::usage::DiskLayout;
 use crate::pressure::watch::{Cause, Measurements, Watch};
+use crate::termination::progress::PodTermination;
 
 use choice::Choices;
 use conditions::NodeConditions;
@@ -83,6 +84,11 @@ impl Evictions {
     /// Whether the pod's eviction is in progress.
     pub(super) fn has(&self, uid: &PodUid) -> bool {
         self.victims.contains_key(uid)
+    }
+
+    /// The termination of a victim.
+    pub(super) fn termination(&self, uid: &PodUid) -> Option<&PodTermination> {
+        self.victims.get(uid).map(|victim| &victim.termination)
     }
 
     /// Whether any eviction is in progress.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::super::Agent;
-use super::super::disruption_target::pod_ref;
 use crate::pod::{PodUid, PodView, TERMINATION_BY_KUBELET};
 use crate::protocol::action::PodRef;
 use crate::termination::patches;
@@ -53,12 +52,12 @@ impl Agent {
         let stale: Vec<(PodRef, Timestamp)> = self
             .pods
             .iter()
-            .filter_map(|pod| self.stale_mark(pod).map(|at| (pod_ref(pod), at)))
+            .filter_map(|pod| self.stale_mark(pod).map(|at| (PodRef::of(pod), at)))
             .collect();
         for (pod, at) in stale {
             if self.evictions.stale_marks.is_seen_to(pod.uid.clone(), at) {
                 let text = "a condition of an eviction that was not carried out is taken back";
-                self.outbox.log(true, Some(&pod), text);
+                self.calls.log(true, Some(&pod), text);
                 self.revoked_marks.add(pod, at);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::outbox::Task;
+use super::super::calls::Task;
 use super::super::{Agent, Enforcement, SignalStatus};
 use crate::pressure::signal::Signal;
 use crate::pressure::thresholds::Threshold;
@@ -74,7 +74,7 @@ impl Agent {
         sampling.attempt.sent();
         sampling.asked = false;
         sampling.began_at = Some(now);
-        self.outbox.send(Task::Measure, Action::Measure);
+        self.calls.send(Task::Measure, Action::Measure);
     }
 
     pub(in super::super) fn measured(&mut self, measured: Measured) {
@@ -93,7 +93,7 @@ impl Agent {
                 }
                 if slow && !sampling.failing {
                     let text = format!("a sample of the node takes {} ms", took.as_millis());
-                    self.outbox.log(true, None, text);
+                    self.calls.log(true, None, text);
                 }
                 sampling.failing = slow;
                 if !self.stands_still() {
@@ -105,7 +105,7 @@ impl Agent {
                 self.status.pressure.samples.failed += 1;
                 if !std::mem::replace(&mut sampling.failing, true) {
                     let text = format!("the node's pressure cannot be sampled: {failure}");
-                    self.outbox.log(true, None, text);
+                    self.calls.log(true, None, text);
                 }
             }
         }
@@ -115,7 +115,7 @@ impl Agent {
         let now = self.clock.monotonic();
         let evictions = &mut self.evictions;
         evictions.layout = sample.layout.or(evictions.layout);
-        evictions.crossed = evictions.watch.check(&sample.signals, now).causes;
+        evictions.crossed = evictions.watch.check(&sample.signals, now);
         evictions.signals.clone_from(&sample.signals);
         self.judge_stalls(sample);
         let evictions = &mut self.evictions;

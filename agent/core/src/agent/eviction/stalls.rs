@@ -13,6 +13,7 @@ use crate::pressure::stall::{
     IO_FULL_MS_PER_SECOND, Stall, StallSample, io_rate, judge, rate, with_swap,
 };
 use crate::pressure::watch;
+use crate::protocol::action::PodRef;
 use crate::protocol::pressure::Sample;
 
 /// The shortest time between two compared samples: in less, one stall of one task weighs too much.
@@ -126,7 +127,7 @@ impl Agent {
                 continue;
             }
             let Some(pod) = self.pods.get(&uid) else { continue };
-            let pod = super::super::disruption_target::pod_ref(pod);
+            let pod = PodRef::of(pod);
             reported.insert(uid, now);
             let text = "It waits for memory at its own limit; the node has enough. Raise its \
                         limit of memory, or let it use less.";

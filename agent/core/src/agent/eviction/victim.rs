@@ -4,17 +4,15 @@
 use std::time::Duration;
 
 use super::super::Agent;
-use super::super::disruption_target::{PATCH_STATUS, pod_ref};
-use super::super::group_deletion::{DELETE, PATCH_PODS};
+use super::super::calls::{Part, Verb};
 use super::super::notices::{EVICTED, EVICTION_FAILED, EVICTION_SLOW};
-use super::super::outbox::{EvictStep, Task};
 use super::effective_mode::EffectiveMode;
 use crate::pod::{Disruption, PodView, TERMINATION_BY_KUBELET};
 use crate::pressure::message::Description;
 use crate::pressure::watch::Cause;
-use crate::protocol::action::{Action, Notice, Purpose, Reach};
+use crate::protocol::action::{Notice, PodRef, Purpose, Reach};
 use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, WAIT_MAX_HASTE, salt};
-use crate::termination::progress::{PodTermination, Terminator};
+use crate::termination::progress::{PATCH_STATUS, PodTermination, Terminator};
 use crate::termination::{patches, stop_timeout};
 
 /// The grace of a pod that exceeds its own limit. ([EV26])
@@ -108,7 +106,7 @@ impl Agent {
             }
             None => (OWN_LIMIT_GRACE_SECONDS, MARK_HARD),
         };
-        let mut termination = PodTermination::new(pod_ref(pod), terminator, now.wall);
+        let mut termination = PodTermination::new(PodRef::of(pod), terminator, now.wall);
         termination.grace_seconds = grace_seconds;
         if let Some(cause) = &why.cause {
             termination.mark = Attempt::wanted();
@@ -118,7 +116,7 @@ impl Agent {
         }
         let cause = why.cause.map_or_else(|| why.signal.to_owned(), |cause| cause.to_string());
         let text = format!("is evicted for {cause}: {}, grace {grace_seconds} s", by(terminator));
-        self.outbox.log(true, Some(&termination.pod), text);
+        self.calls.log(true, Some(&termination.pod), text);
         let victim = Victim {
             termination,
             signal: why.signal,
@@ -183,7 +181,7 @@ impl Agent {
             self.pods.gone(&pod.uid);
         }
         if victim.by_others || !end.was_sent() {
-            self.outbox.log(
+            self.calls.log(
                 false,
                 Some(pod),
                 "the victim terminated by itself, or others terminated it",
@@ -194,7 +192,7 @@ impl Agent {
         let count = self.status.pressure.evictions.entry(victim.signal).or_default();
         (count.done, count.took) = (count.done + 1, Some(took));
         let text = format!("the victim is terminated, after {} ms", took.as_millis());
-        self.outbox.log(false, Some(pod), text);
+        self.calls.log(false, Some(pod), text);
     }
 
     fn drop_victim(&mut self, victim: &Victim) {
@@ -203,7 +201,7 @@ impl Agent {
         self.evictions.watch.victim_ended(&pod.uid, now);
         self.evictions.forget_causes();
         let text = "it is not evicted: the agent may not act on its cause any more";
-        self.outbox.log(false, Some(pod), text);
+        self.calls.log(false, Some(pod), text);
     }
 
     /// Gives up a victim. The agent at once removes a mark that may have arrived, because the pod
@@ -219,7 +217,7 @@ impl Agent {
         self.evictions.choices.refuse(pod.uid.clone(), now);
         self.status.pressure.evictions.entry(victim.signal).or_default().given_up += 1;
         let text = format!("its eviction is given up: {why}");
-        self.outbox.log(true, Some(pod), text);
+        self.calls.log(true, Some(pod), text);
         if mark.was_sent() {
             self.evictions.stale_marks.is_seen_to(pod.uid.clone(), *marked_at);
             self.revoked_marks.add(pod.clone(), *marked_at);
@@ -233,18 +231,15 @@ impl Agent {
 
     /// Performs one step for one victim.
     fn go_on(&mut self, victim: &mut Victim, pod: &PodView) -> Fate {
-        if self.outbox.is_busy_with(&pod.uid) {
+        if self.calls.is_busy_with(&pod.uid) {
             return Fate::GoesOn;
         }
         if let Some(why) = victim.refused.take() {
             return Fate::GivenUp(why);
         }
         if victim.termination.read.is_open() {
-            if victim.termination.read.is_due(&self.clock) && self.outbox.has_room() {
-                victim.termination.read.sent();
-                let action = Action::ReadPod(victim.termination.pod.clone());
-                self.outbox.send(Task::Evict(EvictStep::Read, pod.uid.clone()), action);
-            }
+            let PodTermination { pod, read, .. } = &mut victim.termination;
+            self.calls.read(Part::Eviction, pod, read, &self.clock);
             return Fate::GoesOn;
         }
         if let Some(fate) = self.mark_victim(victim, pod) {
@@ -310,12 +305,10 @@ impl Agent {
                 "the API does not accept its DisruptionTarget in time".to_owned(),
             ));
         }
-        if termination.mark.is_due(&self.clock) && self.outbox.has_room() {
+        if termination.mark.is_due(&self.clock) && self.calls.has_room() {
             termination.mark.sent();
             let body = patches::pressed(pod, termination.marked_at, &victim.description.message);
-            let action =
-                Action::PatchStatus { pod: termination.pod.clone(), purpose: Purpose::Mark, body };
-            self.outbox.send(Task::Evict(EvictStep::Mark, pod.uid.clone()), action);
+            self.calls.patch(Part::Eviction, Purpose::Mark, &termination.pod, body);
         }
         Some(Fate::GoesOn)
     }
@@ -328,7 +321,7 @@ impl Agent {
         let text = format!(
             "it was stopped and still runs, after {seconds} s; it is stopped again and again"
         );
-        self.outbox.log(true, Some(pod), text);
+        self.calls.log(true, Some(pod), text);
         let text = format!(
             "It was stopped, and still runs after {seconds} s: see the container runtime's log. \
              {}",
@@ -368,15 +361,9 @@ impl Agent {
             // A stop of the containers does not reach one that was only created; it goes with the
             // sandbox.
             let reach = if termination.end.was_sent() { Reach::Pod } else { Reach::Containers };
+            let wait = stop_timeout::at_ease(termination.end.failures());
             termination.end.sent();
-            let action = Action::StopPod {
-                pod: termination.pod.clone(),
-                grace_seconds: termination.grace_seconds,
-                sidecars: pod.sidecars.clone(),
-                reach,
-                stop_timeout: stop_timeout::at_ease(termination.end.failures()),
-            };
-            self.outbox.send(Task::Evict(EvictStep::Stop, pod.uid.clone()), action);
+            self.calls.stop(Part::Eviction, pod, termination.grace_seconds, reach, wait);
         }
         Fate::GoesOn
     }
@@ -390,11 +377,8 @@ impl Agent {
             termination.inspect.want_again();
         }
         if termination.inspect.is_open() {
-            if termination.inspect.is_due(&self.clock) && self.outbox.has_room_to_inspect() {
-                termination.inspect.sent();
-                let action = Action::InspectPod(termination.pod.clone());
-                self.outbox.send(Task::Evict(EvictStep::Inspect, pod.uid.clone()), action);
-            }
+            let (what, inspect) = ((Part::Eviction, Verb::Inspect), &mut termination.inspect);
+            self.calls.inspect(what, &termination.pod, inspect, &self.clock);
             return;
         }
         // If another client has deleted the pod meanwhile, the kubelet tears it down and reports.
@@ -411,16 +395,14 @@ impl Agent {
         let termination = &mut victim.termination;
         if !marked {
             let text = "others removed its DisruptionTarget; the kubelet reports its phase";
-            self.outbox.log(true, Some(&termination.pod), text);
+            self.calls.log(true, Some(&termination.pod), text);
             termination.fail.give_up();
             return;
         }
-        if termination.fail.is_due(&self.clock) && self.outbox.has_room() {
+        if termination.fail.is_due(&self.clock) && self.calls.has_room() {
             termination.fail.sent();
             let body = patches::evicted(pod, now.wall, &victim.description.message);
-            let action =
-                Action::PatchStatus { pod: termination.pod.clone(), purpose: Purpose::Fail, body };
-            self.outbox.send(Task::Evict(EvictStep::Fail, pod.uid.clone()), action);
+            self.calls.patch(Part::Eviction, Purpose::Fail, &termination.pod, body);
         }
     }
 
@@ -440,9 +422,9 @@ impl Agent {
         if termination.end.is_done() {
             return Fate::GoesOn;
         }
-        let verb = if lever { PATCH_PODS } else { DELETE };
-        if self.refusals.forbids(verb) {
-            return Fate::GivenUp(format!("the API forbids `{verb}`"));
+        let right = termination.terminator.right().filter(|right| self.refusals.forbids(right));
+        if let Some(right) = right {
+            return Fate::GivenUp(format!("the API forbids `{right}`"));
         }
         if termination.end.is_given_up()
             || victim.end_until.is_some_and(|at| self.clock.reached(at))
@@ -450,16 +432,9 @@ impl Agent {
             return Fate::GivenUp("the API does not accept its phase".to_owned());
         }
         termination.end.want();
-        if termination.end.is_due(&self.clock) && self.outbox.has_room() {
+        if termination.end.is_due(&self.clock) && self.calls.has_room() {
             victim.end_until.get_or_insert(now + END_MARGIN);
-            termination.end.sent();
-            let target = termination.pod.clone();
-            let action = if lever {
-                Action::PatchPod { pod: target, body: patches::deadline(pod) }
-            } else {
-                Action::DeletePod { pod: target, grace_seconds: termination.grace_seconds }
-            };
-            self.outbox.send(Task::Evict(EvictStep::End, pod.uid.clone()), action);
+            self.calls.end(Part::Eviction, termination, pod);
         }
         Fate::GoesOn
     }

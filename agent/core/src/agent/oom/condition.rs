@@ -4,17 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use epilogue_common::outcome::Outcome;
+use epilogue_common::outcome::{FailureKind, Outcome};
 use jiff::Timestamp;
 
 use super::super::Agent;
+use super::super::calls::Part;
 use super::super::notices::NOT_PERMITTED;
-use super::super::outbox::Task;
 use super::super::refusals::{FORBIDDEN_FOR, SEVERAL};
 use crate::pod::{PodSource, PodUid, PodView, RestartPolicy};
-use crate::protocol::action::{Action, PodRef, Purpose};
+use crate::protocol::action::{PodRef, Purpose};
 use crate::termination::attempt::{
-    Attempt, Pace, Verdict, WAIT_MAX, WAIT_MAX_HASTE, salt, verdict,
+    Attempt, Follow, Pace, REPEATABLE, WAIT_MAX, WAIT_MAX_HASTE, salt,
 };
 use crate::termination::patches::{self, OomKilled};
 
@@ -83,7 +83,7 @@ impl Conditions {
             let attempt =
                 if needs(pod, &cause) { Attempt::wanted() } else { Attempt::done_by_others() };
             let condition = Condition {
-                pod: super::super::disruption_target::pod_ref(pod),
+                pod: PodRef::of(pod),
                 cause,
                 since: now,
                 attempt,
@@ -186,7 +186,7 @@ impl Agent {
                 continue;
             }
             let Some(pod) = self.pods.get(uid) else { continue };
-            if !self.outbox.has_room() {
+            if !self.calls.has_room() {
                 return;
             }
             let cause = &condition.cause;
@@ -205,64 +205,56 @@ impl Agent {
             attempt.sent();
             condition.sent = Some(cause.reason);
             condition.disrupts = disruption.is_some();
-            let pod = condition.pod.clone();
-            let action = Action::PatchStatus { pod, purpose: Purpose::Cause, body };
-            self.outbox.send(Task::Cause(uid.clone()), action);
+            self.calls.patch(Part::Oom, Purpose::Cause, &condition.pod, body);
         }
     }
 
     pub(in super::super) fn oom_condition_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        self.count_patch(Purpose::Cause, result);
         let now = self.clock.monotonic();
         let ended = self.pods.get(uid).is_some_and(PodView::is_terminal);
         let conditions = &mut self.oom.conditions;
         let Some(condition) = conditions.pods.get_mut(uid) else { return };
-        let pod = condition.pod.clone();
-        let Err(failure) = result else {
-            condition.attempt.done();
-            condition.late = ended;
-            conditions.refused.clear();
-            if condition.sent != Some(condition.cause.reason) {
-                condition.attempt.want_again();
+        let haste = now < condition.since + HASTE;
+        let wait_max = if haste { WAIT_MAX_HASTE } else { WAIT_MAX };
+        let pace = Pace { wait_max, latest: None, salt: salt(&uid.0) };
+        // Without a resourceVersion, a conflict is a concurrent write, or a new pod of the same
+        // name. In that case the watch will report that the pod is gone.
+        match condition.attempt.settle(result, now, pace, REPEATABLE) {
+            Follow::Done => {
+                condition.late = ended;
+                conditions.refused.clear();
+                if condition.sent != Some(condition.cause.reason) {
+                    condition.attempt.want_again();
+                }
             }
-            return;
-        };
-        match verdict(failure) {
-            Verdict::Gone => condition.attempt.give_up(),
             // A pod that has ended meanwhile cannot get a disruption any more, but it can get the
             // cause.
-            Verdict::Skip | Verdict::Refused if condition.disrupts => {
+            Follow::Refused if condition.disrupts => {
                 condition.cause.disruption = None;
                 condition.attempt.met_change();
             }
-            // Without a resourceVersion, a conflict is a concurrent write, or a new pod of the same
-            // name. In that case the watch will report that the pod is gone.
-            Verdict::ReadAgain | Verdict::Retry => {
-                let haste = now < condition.since + HASTE;
-                let wait_max = if haste { WAIT_MAX_HASTE } else { WAIT_MAX };
-                let pace = Pace { wait_max, latest: None, salt: salt(&uid.0) };
-                condition.attempt.failed(now, pace, Some(failure));
+            Follow::Gone | Follow::Reread | Follow::Retry => {}
+            Follow::Refused => {
+                let text = "the API does not accept the cause of its OOM kill";
+                self.calls.log_refusal(&condition.pod, text, result);
+                self.note_refused_cause(uid, result);
             }
-            Verdict::Skip => {
-                condition.attempt.give_up();
-                let text = format!("the API refuses the cause of its OOM kill: {failure}");
-                self.outbox.log(true, Some(&pod), text);
-            }
-            // A policy may forbid this condition alone: other patches continue.
-            Verdict::Refused => {
-                condition.attempt.give_up();
-                conditions.refused.insert(uid.clone());
-                let text = format!("the API does not accept the cause of its OOM kill: {failure}");
-                self.outbox.log(true, Some(&pod), text);
-                if conditions.refused.len() >= SEVERAL {
-                    conditions.refused.clear();
-                    conditions.forbidden_until = Some(now + FORBIDDEN_FOR);
-                    let text = format!(
-                        "the API forbids conditions with the cause of OOM kills: {failure}"
-                    );
-                    self.emit_event(true, NOT_PERMITTED, text);
-                }
-            }
+        }
+    }
+
+    /// A policy may forbid this condition alone: other patches continue.
+    fn note_refused_cause(&mut self, uid: &PodUid, result: &Outcome<()>) {
+        let now = self.clock.monotonic();
+        let conditions = &mut self.oom.conditions;
+        let Err(failure) = result else { return };
+        if failure.kind == FailureKind::Forbidden {
+            conditions.refused.insert(uid.clone());
+        }
+        if conditions.refused.len() >= SEVERAL {
+            conditions.refused.clear();
+            conditions.forbidden_until = Some(now + FORBIDDEN_FOR);
+            let text = format!("the API forbids conditions with the cause of OOM kills: {failure}");
+            self.emit_event(true, NOT_PERMITTED, text);
         }
     }
 }

@@ -17,12 +17,11 @@ use epilogue_common::names::oom_reason::NODE_OUT_OF_MEMORY;
 use epilogue_common::outcome::Failure;
 
 use super::Agent;
-use super::disruption_target::pod_ref;
+use super::calls::{Part, Verb};
 use super::notices::{CHILD_OOM_KILLED, OOM_KILLED, OOMD_KILLED};
-use super::outbox::Task;
 use super::status::OomStatus;
 use crate::pod::{PodUid, PodView};
-use crate::protocol::action::Action;
+use crate::protocol::action::PodRef;
 use crate::protocol::event::RuntimeState;
 use crate::protocol::pressure::{OomConstraint, OomKill, OomdKill};
 use condition::{Conditions, OomCondition};
@@ -104,7 +103,7 @@ impl Agent {
         }
         if kill.pod.is_none() {
             let text = format!("systemd-oomd killed {}: {}", kill.cgroup, kill.reason);
-            self.outbox.log(true, None, text);
+            self.calls.log(true, None, text);
         } else if self.oom.oomd.len() < OOMD_WAITING_MAX {
             self.oom.oomd.push((kill, self.clock.monotonic()));
         }
@@ -156,10 +155,9 @@ impl Agent {
     fn ask_runtime(&mut self, place: &Place, pod: &PodView) {
         let Some(kill) = self.oom.kills.get_mut(place) else { return };
         kill.name_by(pod);
-        if self.settings.runtime && kill.needs_inspect() && self.outbox.has_room_to_inspect() {
+        if self.settings.runtime && kill.needs_inspect() && self.calls.has_room_to_inspect() {
             kill.inspect = Inspect::Asked;
-            let action = Action::InspectPod(pod_ref(pod));
-            self.outbox.send(Task::OomInspect(place.0.clone()), action);
+            self.calls.ask_runtime(Part::Oom, Verb::Inspect, PodRef::of(pod));
         }
     }
 
@@ -224,7 +222,7 @@ impl Agent {
         let Some(pod) = self.pods.get(&place.0) else { return };
         kill.name_by(pod);
         let message = words::message(kill, pod);
-        let pod = pod_ref(pod);
+        let pod = PodRef::of(pod);
         match kill.what.container_lives {
             Some(true) => {
                 let children = self.oom.children.entry(place.clone()).or_default();
@@ -232,12 +230,12 @@ impl Agent {
                 children.message = message;
             }
             Some(false) => {
-                self.outbox.log(true, Some(&pod), message.clone());
+                self.calls.log(true, Some(&pod), message.clone());
                 self.emit_pod_event(pod, OOM_KILLED, &message);
             }
             None => {
                 let text = format!("{message} It is not known whether the container still runs.");
-                self.outbox.log(true, Some(&pod), text.clone());
+                self.calls.log(true, Some(&pod), text.clone());
                 self.emit_pod_event(pod, OOM_KILLED, &text);
             }
         }
@@ -259,10 +257,10 @@ impl Agent {
                 1 => format!("{} {lives}", children.message),
                 _ => format!("{} {lives} It was the last of {count}.", children.message),
             };
-            reported.push((pod_ref(pod), message));
+            reported.push((PodRef::of(pod), message));
         }
         for (pod, message) in reported {
-            self.outbox.log(true, Some(&pod), message.clone());
+            self.calls.log(true, Some(&pod), message.clone());
             self.emit_pod_event(pod, CHILD_OOM_KILLED, &message);
         }
     }
@@ -289,8 +287,8 @@ impl Agent {
             };
             self.oom.counted.oomd_kills += 1;
             self.want_oom_condition(&pod, cause);
-            self.outbox.log(true, Some(&pod_ref(&pod)), message.clone());
-            self.emit_pod_event(pod_ref(&pod), OOMD_KILLED, &message);
+            self.calls.log(true, Some(&PodRef::of(&pod)), message.clone());
+            self.emit_pod_event(PodRef::of(&pod), OOMD_KILLED, &message);
         }
     }
 }

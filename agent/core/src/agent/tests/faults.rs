@@ -226,3 +226,15 @@ fn a_kubelet_that_goes_away_in_a_shutdown_is_stood_in_for() {
     assert_eq!(world.done(&["stop", "fail"]).len(), 4);
     assert_eq!(world.pods["a"].phase, Phase::Failed);
 }
+
+#[test]
+fn an_event_that_is_queued_does_not_mean_that_the_api_answers() {
+    let mut world = World::standing(settings(), plain(), vec![]);
+    for call in ["announce *", "taint *"] {
+        world.answers.insert(call.into(), failing(FailureKind::Unknown, ALWAYS));
+    }
+    assert!(world.agent.status().api_reachable);
+    world.shutdown(30);
+    assert_eq!(world.reported.last().map(|(reason, _)| *reason), Some("NodeShutdownStarted"));
+    assert!(!world.agent.status().api_reachable);
+}

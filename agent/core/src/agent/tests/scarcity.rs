@@ -80,7 +80,7 @@ impl Scarcity {
                 .map(|(name, (ms, limit))| pod_stall(name, *ms, *limit))
                 .collect(),
         };
-        let share = Stall { avg10: self.io_percent, avg60: 0.0, total: 0 };
+        let share = Stall { avg10: self.io_percent, total: 0 };
         Sample {
             signals: self.left.iter().map(|(signal, left)| (*signal, measured(left))).collect(),
             swap: self.swap,
@@ -97,7 +97,7 @@ fn of(available: u64) -> Observation {
 }
 
 fn psi(ms: u64) -> Psi {
-    let stall = Stall { avg10: 0.0, avg60: 0.0, total: ms * 1_000 };
+    let stall = Stall { avg10: 0.0, total: ms * 1_000 };
     Psi { some: stall, full: stall }
 }
 

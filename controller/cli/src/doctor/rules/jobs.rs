@@ -1,6 +1,8 @@
 //! Finds Jobs that no controller serves. The API takes any `spec.managedBy` and does not check that
 //! a controller of that name exists. ([S3])
 
+use std::collections::HashSet;
+
 use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use jiff::Timestamp;
@@ -11,14 +13,18 @@ use super::scene::Scene;
 use super::times::is_overdue;
 use crate::kind::Kind;
 use controller_core::managed_by::{MULTI_KUEUE, is_known, meant};
-use controller_core::view::Job;
+use controller_core::view::{Job, Uid};
 
 /// At most this many Jobs are named; the others are counted.
 const NAMED_MAX: usize = 3;
 
 pub(super) fn findings(scene: &Scene, lease: Option<&LeaseName>, now: Timestamp) -> Vec<Finding> {
     let open = || scene.jobs.values().map(|job| &**job).filter(|job| !job.is_finished());
-    let mut found: Vec<Finding> = open().filter_map(|job| unserved(job, now)).collect();
+    let owners = scene.pods.iter().filter_map(|pod| scene.view(pod)?.owner.as_ref());
+    let served: HashSet<&Uid> = owners.map(|owner| &owner.uid).collect();
+    let unserved = |job: &&Job| !served.contains(&job.uid);
+    let mut found: Vec<Finding> =
+        open().filter(unserved).filter_map(|job| unserved_job(job, now)).collect();
     let ours: Vec<&Job> = open().filter(|job| is_ours(job)).collect();
     if let Some(lease) = lease.filter(|_| !ours.is_empty() && scene.has_read(Kind::Lease)) {
         found.extend(without_leader(scene, lease, &ours, now));
@@ -30,9 +36,9 @@ fn is_ours(job: &Job) -> bool {
     job.spec.managed_by.as_deref() == Some(MANAGED_BY)
 }
 
-/// No controller has written any status. Each one writes at least the start time or the condition
-/// `Suspended` at once.
-fn unserved(job: &Job, now: Timestamp) -> Option<Finding> {
+/// No controller has created a pod or written any status. Each one writes at least the start time
+/// or the condition `Suspended`; where there are pods, ours may do so a minute later.
+fn unserved_job(job: &Job, now: Timestamp) -> Option<Finding> {
     let created = job.created.filter(|created| is_overdue(*created, now))?;
     let touched = job.status.start_time.is_some()
         || job.status.conditions.as_ref().is_some_and(|all| !all.is_empty());

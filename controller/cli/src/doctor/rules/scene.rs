@@ -250,7 +250,7 @@ impl Scene {
 }
 
 fn read_at(time: Timestamp) -> Now {
-    Now { time, elapsed: Moment::ZERO, has_backlog: false }
+    Now { time, elapsed: Moment::ZERO, has_backlog: false, is_limited: false }
 }
 
 fn metadata(kind: Kind, object: &Value) -> Result<WireMeta, SceneError> {

@@ -323,6 +323,8 @@ fn a_job_that_somebody_serves_or_that_is_new_is_left_alone() {
     };
     assert_fine(vec![served("epilogue.dev/job-controler")]);
     assert_fine(vec![served("example.com/y")]);
+    // Its start may be stored after its pods.
+    assert_fine(vec![node("n"), pod("p"), job("j", json!({}))]);
     let mut queued = managed("x", "kueue.x-k8s.io/multikueue");
     queued["spec"]["suspend"] = true.into();
     assert_fine(vec![queued]);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use epilogue_common::names::{job_option, node};
+use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use serde::Serialize;
@@ -328,6 +329,7 @@ fn a_job_is_explained_from_its_dump_as_from_its_cluster() {
             seen: Versions::default(),
             now: "2026-11-21T12:00:00Z".parse().expect("must be a time"),
             settings: &Settings::default(),
+            counts_max: SignedDuration::ZERO,
         });
         serde_json::to_value(explanation).expect("must be JSON")
     };

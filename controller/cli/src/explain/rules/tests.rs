@@ -3,6 +3,7 @@
 use controller_core::job::{Memory, Settings, Versions};
 use controller_core::view::{Interner, WireJob, WirePod};
 use epilogue_common::names::{MANAGED_BY, TRACKING_FINALIZER};
+use jiff::SignedDuration;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -76,6 +77,7 @@ fn explained(job: Value, pods: Vec<Value>) -> Explanation {
         seen: Versions::default(),
         now: start(),
         settings: &Settings::default(),
+        counts_max: SignedDuration::ZERO,
     })
 }
 

@@ -387,6 +387,7 @@ pub(super) fn check(api: &FakeApi) {
         seen: crate::job::Versions::default().max(api.memory.written),
         now: api.now,
         settings: &api.settings,
+        counts_max: api.counts_max,
     };
     if let Err(failure) = checks::verify(&input) {
         panic!("{}", failure.message);

@@ -1,9 +1,13 @@
 //! Tests how many pods there are.
 
 use super::builders::{
-    Effects, api, await_deletion, failed, job, outage, pod, pods, sync, sync_with,
+    Effects, api, await_deletion, failed, job, now, outage, pod, pods, sync, sync_with,
 };
-use crate::job::Step;
+use crate::checks::fake_api::FakeApi;
+use crate::job::{Memory, Step};
+use crate::view::{Phase, ReadyCondition};
+use jiff::SignedDuration;
+use k8s_openapi::api::batch::v1::JobStatus;
 
 const COMPLETE: [&str; 2] =
     ["SuccessCriteriaMet/CompletionsReached", "Complete/CompletionsReached"];
@@ -198,4 +202,84 @@ fn the_number_of_pods_follows_parallelism_and_what_is_missing() {
         let effects = if large { sync_with(&mut api, &|_, _| None) } else { sync(&mut api) };
         assert_eq!((effects.created.len(), effects.deleted.len()), (created, deleted), "row {row}");
     }
+}
+
+/// An API whose counts may wait for a second.
+fn patient(job: super::builders::JobBuilder) -> FakeApi {
+    let mut api = api(job, vec![]);
+    if api.job.status.conditions.is_none() {
+        // As the API server stores a new Job.
+        api.edit(|job| job.status = JobStatus::default());
+    }
+    api.counts_max = SignedDuration::from_secs(1);
+    api
+}
+
+#[test]
+fn the_count_of_new_pods_waits_for_what_follows() {
+    let mut api = patient(job().size(2, 2));
+    let effects = sync(&mut api);
+    assert_eq!((effects.created.len(), effects.writes.len()), (2, 0));
+    assert_eq!(effects.requeue_seconds, Some(1));
+    let begun = api.now;
+    for uid in api.pods.keys().cloned().collect::<Vec<_>>() {
+        api.touch(&uid, |pod| pod.phase = Phase::Succeeded);
+    }
+    api.now += SignedDuration::from_millis(500);
+    let effects = sync(&mut api);
+    assert_eq!((effects.writes.len(), effects.succeeded), (2, 2), "one write less than at once");
+    assert_eq!(effects.conditions, COMPLETE);
+    assert_eq!(api.job.start_time(), Some(begun), "it started when its pods were created");
+}
+
+#[test]
+fn the_count_of_new_pods_waits_for_a_second_at_most() {
+    let mut api = patient(job().size(2, 2));
+    sync(&mut api);
+    api.now += SignedDuration::from_millis(400);
+    let effects = sync(&mut api);
+    assert_eq!((effects.writes.len(), effects.requeue_seconds), (0, Some(0)), "600 ms are left");
+    api.now += SignedDuration::from_millis(600);
+    let effects = sync(&mut api);
+    assert_eq!((effects.writes.len(), effects.active), (1, 2));
+    assert_eq!(api.job.start_time(), Some(now()));
+    assert_eq!(sync(&mut api).writes.len(), 0, "and comes to rest");
+}
+
+#[test]
+fn a_clock_that_is_set_back_makes_no_count_wait_for_longer() {
+    let mut api = patient(job().size(2, 2));
+    sync(&mut api);
+    api.now -= SignedDuration::from_hours(1);
+    assert_eq!(sync(&mut api).writes.len(), 1);
+}
+
+#[test]
+fn what_others_act_on_does_not_wait() {
+    let mut api = patient(job().size(2, 2));
+    sync(&mut api);
+    let uid = api.pods.keys().next().cloned().expect("must have a pod");
+    api.touch(&uid, |pod| {
+        pod.phase = Phase::Running;
+        pod.ready = Some(ReadyCondition { is_true: true, is_false: false, since: None });
+    });
+    let effects = sync(&mut api);
+    assert_eq!((effects.writes.len(), effects.active, effects.ready), (1, 2, 1));
+
+    let with_deadline = job().size(1, 1).spec("activeDeadlineSeconds", 60);
+    let effects = sync(&mut patient(with_deadline));
+    assert_eq!((effects.writes.len(), effects.active), (1, 1), "a deadline needs a stored start");
+
+    let resumed = job().condition_is("Suspended", "True", "JobSuspended", "Job suspended");
+    let effects = sync(&mut patient(resumed));
+    assert_eq!((effects.writes.len(), effects.active), (1, 1), "a condition");
+}
+
+#[test]
+fn a_new_process_counts_at_once_the_pods_that_it_did_not_create() {
+    let mut api = patient(job().size(2, 2));
+    sync(&mut api);
+    api.memory = Memory::default();
+    let effects = sync(&mut api);
+    assert_eq!((effects.writes.len(), effects.active), (1, 2));
 }
