@@ -17,7 +17,7 @@ use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
 use super::history::Knowledge;
 use super::kubelet::is_disrupted;
 use super::model::State;
-use super::process::{Kind, Process, Work, wait_of};
+use super::process::{Kind, Process, Work, now, wait_of};
 use super::scope::{JobKind, Scope, key};
 use crate::controller::api::{Api, Sighting};
 
@@ -207,7 +207,8 @@ impl Digest<'_> {
             self.put(process.watch(kind).late);
         }
         self.held_back(process);
-        if let Some(snapshot) = process.state.input(&key()) {
+        let now = now(&self.state.api, self.scope);
+        if let Some(snapshot) = process.state.input(&key(), &now) {
             self.read(&snapshot.job);
             self.put(snapshot.pods.len() as u64);
             for pod in &snapshot.pods {
@@ -275,6 +276,7 @@ impl Digest<'_> {
             expectations,
             removed_finalizers,
             finished,
+            counts_wait_since,
             backoff: _,
             reported: _,
             written,
@@ -284,6 +286,10 @@ impl Digest<'_> {
         let exists = |uid: &&Uid| process.state.pod(uid).is_some();
         self.uids(removed_finalizers.iter().filter(exists));
         self.put(*finished);
+        let now = now(&self.state.api, self.scope).time;
+        // A wait that has just begun differs from none.
+        let begun = SignedDuration::from_millis(1);
+        self.wait(counts_wait_since.map(|since| now.duration_since(since) + begun));
         self.behind(process, Kind::Jobs, written.jobs);
         self.behind(process, Kind::Pods, written.pods);
         match counted.filter(|(version, _)| *version > written.jobs) {

@@ -265,7 +265,8 @@ impl Process {
     /// A worker takes the Job.
     pub(super) fn sync(&mut self, api: &Api, scope: &Scope) {
         (self.queued, self.wake) = (false, None);
-        let Some(mut snapshot) = self.state.input(&key()) else { return };
+        let now = now(api, scope);
+        let Some(mut snapshot) = self.state.input(&key(), &now) else { return };
         if let Some(sabotage) = scope.sabotage {
             sabotage.distort(&mut snapshot);
         }
@@ -274,8 +275,9 @@ impl Process {
             pods: &snapshot.pods,
             memory: &snapshot.memory,
             seen: snapshot.seen,
-            now: now(api, scope).time,
+            now: now.time,
             settings: &settings(),
+            counts_max: snapshot.counts_max,
         }));
         if plan.skip == Some(SkipReason::Stale) {
             let entries = self.state.await_versions(key(), snapshot.memory.awaited());
@@ -321,7 +323,8 @@ impl Process {
         if is_over && let Some(work) = self.work.take() {
             let result = work.progress.into_result();
             self.queued |= result.result.is_err();
-            self.wake = wait_of(&work.plan).filter(|_| result.result.is_ok());
+            let waits = result.result.is_ok() && work.plan.skip.is_none();
+            self.wake = short(result.requeue_after).filter(|_| waits);
         }
     }
 
@@ -335,12 +338,16 @@ impl Process {
 
 /// The short wait that a plan asks for.
 pub(super) fn wait_of(plan: &PodPlan) -> Option<SignedDuration> {
-    plan.requeue_after.filter(|wait| *wait <= SHORT && plan.skip.is_none())
+    short(plan.requeue_after).filter(|_| plan.skip.is_none())
 }
 
-fn now(api: &Api, scope: &Scope) -> Now {
+fn short(wait: Option<SignedDuration>) -> Option<SignedDuration> {
+    wait.filter(|wait| *wait <= SHORT)
+}
+
+pub(super) fn now(api: &Api, scope: &Scope) -> Now {
     let time = api.now.checked_add(scope.clock_ahead()).unwrap_or(api.now);
-    Now { time, elapsed: Duration::ZERO, has_backlog: false }
+    Now { time, elapsed: Duration::ZERO, has_backlog: false, is_limited: false }
 }
 
 fn begins(kind: Kind) -> Event {

@@ -40,70 +40,70 @@ const PENDING: &[Ending] = &[Ending::DeletePending, Ending::Delete, Ending::Fail
 
 /// Two processes believe that they lead.
 pub const LEADERS: &[Scope] = &[
-    Scope { name: "leaders", states: 10_192, second_leader: 3, ..ONE },
-    Scope { name: "leaders-late", states: 154_139, second_leader: 2, faults: LATE, ..ONE },
-    Scope { name: "leaders-ends", states: 151_791, second_leader: 2, faults: ENDS, ..ONE },
-    Scope { name: "leaders-crash", states: 46_505, second_leader: 1, faults: CRASH_LOST, ..ONE },
-    Scope { name: "leaders-two", states: 7_813, second_leader: 1, ..TWO },
-    Scope { name: "leaders-indexed", states: 2_593, second_leader: 2, indexed: true, ..ONE },
-    Scope { name: "leaders-two-indexed", states: 12_064, second_leader: 1, indexed: true, ..TWO },
+    Scope { name: "leaders", states: 19_593, second_leader: 3, ..ONE },
+    Scope { name: "leaders-late", states: 341_394, second_leader: 2, faults: LATE, ..ONE },
+    Scope { name: "leaders-ends", states: 326_365, second_leader: 2, faults: ENDS, ..ONE },
+    Scope { name: "leaders-crash", states: 77_583, second_leader: 1, faults: CRASH_LOST, ..ONE },
+    Scope { name: "leaders-two", states: 8_936, second_leader: 1, ..TWO },
+    Scope { name: "leaders-indexed", states: 6_307, second_leader: 2, indexed: true, ..ONE },
+    Scope { name: "leaders-two-indexed", states: 10_785, second_leader: 1, indexed: true, ..TWO },
 ];
 
 /// A process dies, replies are lost, watches are late.
 pub const LOSSES: &[Scope] = &[
-    Scope { name: "losses", states: 429_299, faults: Faults::one_each(1), ..ONE },
-    Scope { name: "losses-two", states: 66_909, faults: Faults::one_each(0), ..TWO },
+    Scope { name: "losses", states: 671_978, faults: Faults::one_each(1), ..ONE },
+    Scope { name: "losses-two", states: 119_772, faults: Faults::one_each(0), ..TWO },
     Scope {
         name: "losses-two-indexed",
-        states: 139_347,
+        states: 226_578,
         faults: Faults::one_each(0),
         indexed: true,
         ..TWO
     },
-    Scope { name: "losses-serial", states: 40_828, faults: Faults::one_each(0), ..SERIAL },
-    Scope { name: "crash-three", states: 17_817, faults: CRASH, ..THREE },
-    Scope { name: "late-three", states: 1_327, faults: LATE, ..THREE },
+    Scope { name: "losses-serial", states: 54_917, faults: Faults::one_each(0), ..SERIAL },
+    Scope { name: "crash-three", states: 34_204, faults: CRASH, ..THREE },
+    Scope { name: "late-three", states: 2_029, faults: LATE, ..THREE },
 ];
 
 /// Pods end in every way.
 pub const ENDINGS: &[Scope] = &[
-    Scope { name: "ends-twice", states: 10_484, faults: ENDS_TWICE, ..TWO },
-    Scope { name: "ends-twice-indexed", states: 11_270, faults: ENDS_TWICE, indexed: true, ..TWO },
-    Scope { name: "ends-three", states: 7_564, faults: ENDS, ..THREE },
-    Scope { name: "ends-three-indexed", states: 13_551, faults: ENDS, indexed: true, ..THREE },
-    Scope { name: "ends-late", states: 16_968, faults: LATE_ENDS, ..TWO },
-    Scope { name: "ends-late-indexed", states: 15_974, faults: LATE_ENDS, indexed: true, ..TWO },
-    Scope { name: "ends-lost", states: 6_834, faults: LOST_ENDS, ..TWO },
-    Scope { name: "ends-crash", states: 28_258, faults: CRASH_ENDS, ..TWO },
-    Scope { name: "pending", states: 6_018, faults: ENDS_TWICE, endings: PENDING, ..TWO },
+    Scope { name: "ends-twice", states: 13_759, faults: ENDS_TWICE, ..TWO },
+    Scope { name: "ends-twice-indexed", states: 14_606, faults: ENDS_TWICE, indexed: true, ..TWO },
+    Scope { name: "ends-three", states: 11_844, faults: ENDS, ..THREE },
+    Scope { name: "ends-three-indexed", states: 21_613, faults: ENDS, indexed: true, ..THREE },
+    Scope { name: "ends-late", states: 25_840, faults: LATE_ENDS, ..TWO },
+    Scope { name: "ends-late-indexed", states: 24_590, faults: LATE_ENDS, indexed: true, ..TWO },
+    Scope { name: "ends-lost", states: 11_322, faults: LOST_ENDS, ..TWO },
+    Scope { name: "ends-crash", states: 40_803, faults: CRASH_ENDS, ..TWO },
+    Scope { name: "pending", states: 8_834, faults: ENDS_TWICE, endings: PENDING, ..TWO },
 ];
 
 /// Policies change what counts, and when a pod is replaced.
 pub const POLICIES: &[Scope] = &[
     Scope {
         name: "failed",
-        states: 4_129,
+        states: 5_763,
         kind: JobKind::ReplacesFailed,
         faults: ENDS_TWICE,
         ..TWO
     },
     Scope {
         name: "failed-late",
-        states: 5_595,
+        states: 8_358,
         kind: JobKind::ReplacesFailed,
         faults: LATE_ENDS,
         ..TWO
     },
     Scope {
         name: "failed-crash",
-        states: 15_155,
+        states: 22_523,
         kind: JobKind::ReplacesFailed,
         faults: CRASH_ENDS,
         ..TWO
     },
     Scope {
         name: "failed-leaders",
-        states: 3_558,
+        states: 4_820,
         kind: JobKind::ReplacesFailed,
         second_leader: 1,
         faults: ENDS,
@@ -111,28 +111,28 @@ pub const POLICIES: &[Scope] = &[
     },
     Scope {
         name: "ignored",
-        states: 11_316,
+        states: 15_629,
         kind: JobKind::IgnoresDisruptions,
         faults: ENDS_TWICE,
         ..TWO
     },
     Scope {
         name: "ignored-late",
-        states: 7_596,
+        states: 11_382,
         kind: JobKind::IgnoresDisruptions,
         faults: LATE_ENDS,
         ..TWO
     },
     Scope {
         name: "ignored-leaders",
-        states: 5_797,
+        states: 7_928,
         kind: JobKind::IgnoresDisruptions,
         second_leader: 1,
         faults: ENDS,
         ..ONE
     },
-    Scope { name: "timeout", states: 775, pods: 2, at_once: 2, ..TIMEOUT },
-    Scope { name: "timeout-losses", states: 108_392, faults: Faults::one_each(0), ..TIMEOUT },
+    Scope { name: "timeout", states: 794, pods: 2, at_once: 2, ..TIMEOUT },
+    Scope { name: "timeout-losses", states: 135_460, faults: Faults::one_each(0), ..TIMEOUT },
     Scope {
         name: "per-index",
         states: 46_579,
