@@ -153,10 +153,10 @@ pub const POLICIES: &[Scope] = &[
 
 /// Explored by hand.
 pub const LARGE: &[Scope] = &[
-    Scope { name: "large-ends-three", states: 129_562, faults: ENDS_TWICE, ..THREE },
-    Scope { name: "large-ends-late-three", states: 251_381, faults: LATE_ENDS, ..THREE },
-    Scope { name: "large-losses-three", states: 143_316, faults: CRASH_LOST, ..THREE },
-    Scope { name: "large-leaders-three", states: 335_807, second_leader: 1, ..THREE },
+    Scope { name: "large-ends-three", states: 176_867, faults: ENDS_TWICE, ..THREE },
+    Scope { name: "large-ends-late-three", states: 421_491, faults: LATE_ENDS, ..THREE },
+    Scope { name: "large-losses-three", states: 276_059, faults: CRASH_LOST, ..THREE },
+    Scope { name: "large-leaders-three", second_leader: 1, ..THREE },
     Scope {
         name: "large-per-index",
         states: 122_970,
