@@ -167,7 +167,7 @@ impl Agent {
         let Some(shutdown) = &mut self.shutdown else { return };
         let may_end = shutdown.may_end(&self.clock);
         let checks_over = self.clock.reached(shutdown.at(shutdown.ends.pre_mark / 2));
-        for uid in &shutdown.order {
+        for uid in &self.refusals.in_turn(&[PATCH_STATUS], shutdown.order.iter()) {
             let Some(termination) = shutdown.terminations.get_mut(uid) else { continue };
             if termination.reported
                 || termination.read.is_open()

@@ -106,7 +106,9 @@ impl Agent {
         let Some(shutdown) = &mut self.shutdown else { return };
         let marks_over = self.clock.reached(shutdown.at(shutdown.ends.pre_mark));
         let may_end = shutdown.may_end(&self.clock);
-        for uid in &shutdown.order {
+        let rights = [Terminator::Delete, Terminator::Deadline].map(Terminator::right);
+        let rights: Vec<_> = rights.into_iter().flatten().collect();
+        for uid in &self.refusals.in_turn(&rights, shutdown.order.iter()) {
             let Some(termination) = shutdown.terminations.get_mut(uid) else { continue };
             let enough = termination.terminator == Terminator::Stop
                 && marks_over

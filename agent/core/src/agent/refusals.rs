@@ -3,7 +3,7 @@
 //! granted it for none. An API server that has just started may refuse everything until its RBAC
 //! cache is filled. So a shutdown retries before it believes a refusal. ([AP14])
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use epilogue_common::outcome::{FailureKind, Outcome};
@@ -40,7 +40,9 @@ pub(super) struct Refusals {
 struct Asked {
     /// RBAC has allowed a call: a refusal then comes from admission, and concerns its pod.
     granted: bool,
-    refused: BTreeSet<PodUid>,
+    /// Each refused pod, with the number of its last refusal.
+    refused: BTreeMap<PodUid, u64>,
+    refusals: u64,
     /// The first refusal that counts.
     since: Option<Duration>,
     probe_at: Duration,
@@ -61,7 +63,8 @@ impl Asked {
 
     fn refuse(&mut self, uid: &PodUid, now: Duration) {
         self.since.get_or_insert(now);
-        self.refused.insert(uid.clone());
+        self.refusals += 1;
+        self.refused.insert(uid.clone(), self.refusals);
         if self.is_in_doubt() && self.probe_wait.is_zero() {
             (self.probe_wait, self.probe_at) = (PROBE_FIRST, now + PROBE_FIRST);
         }
@@ -91,6 +94,23 @@ impl Refusals {
             asked.probe_at = clock.monotonic() + asked.probe_wait;
         }
         due
+    }
+
+    /// The pods in the order in which they may ask. While a verb is in doubt, pods that the API has
+    /// not refused come first, then those refused the longest ago. A pod that admission protects
+    /// must not speak for the others.
+    pub(super) fn in_turn<'a>(
+        &self,
+        verbs: &[&'static str],
+        pods: impl Iterator<Item = &'a PodUid>,
+    ) -> Vec<PodUid> {
+        let mut pods: Vec<PodUid> = pods.cloned().collect();
+        for verb in verbs {
+            if let Some(asked) = self.verbs.get(verb).filter(|asked| asked.is_in_doubt()) {
+                pods.sort_by_key(|uid| asked.refused.get(uid).copied());
+            }
+        }
+        pods
     }
 
     fn is_patient(&self, verb: &'static str, now: Duration) -> bool {

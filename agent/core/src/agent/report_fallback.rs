@@ -78,7 +78,8 @@ impl Agent {
         // After the release the agent leaves a live kubelet alone.
         let at_the_end = shutdown.step >= Step::LastWrites && !shutdown.is_released();
         let mut stale = false;
-        for (uid, termination) in &mut shutdown.terminations {
+        for uid in &self.refusals.in_turn(&[PATCH_STATUS], shutdown.terminations.keys()) {
+            let Some(termination) = shutdown.terminations.get_mut(uid) else { continue };
             let reading = termination.read.is_open() || termination.inspect.is_open();
             if termination.reported || reading || !termination.fail.is_due(&self.clock) {
                 continue;

@@ -4,6 +4,7 @@
 use epilogue_common::outcome::FailureKind::Forbidden;
 
 use super::driver::*;
+use crate::agent::Settings;
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodView};
 use crate::protocol::action::Purpose;
@@ -134,4 +135,20 @@ fn a_refusal_before_the_shutdown_says_nothing_of_it() {
     world.pass(ms(10_000));
     world.shutdown(40);
     assert!(world.node_says.as_deref().is_some_and(|text| text.starts_with("shutting-down")));
+}
+
+#[test]
+fn a_pod_that_stays_refused_does_not_speak_for_the_others() {
+    for (count, in_flight_max) in [(30, 32), (30, 1), (4, 32)] {
+        let settings = Settings { in_flight_max, ..settings() };
+        let mut world = World::standing(settings, plain(), jobs(count));
+        refuse(&mut world, "*");
+        world.shutdown(40);
+        world.pass(ms(3_000));
+        world.answers.clear();
+        refuse(&mut world, "mark p00");
+        world.pass(ms(6_000));
+        assert_eq!(world.disrupted().len(), count - 1, "{count} pods, {in_flight_max} at once");
+        assert!(!world.logged.iter().any(|line| line.contains("forbids")));
+    }
 }
