@@ -7,7 +7,7 @@ use ::simulation::agent::{self, Options, Sabotage};
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=1_600;
 
 /// Seeds that failed once; `true` marks a node without strain.
-const KEPT: [(u64, bool); 9] = [
+const KEPT: [(u64, bool); 10] = [
     // The kubelet died at the signal, was back at once, and the lock was gone.
     (501_130, true),
     // The checks mistook a check that found no shutdown for one from before the signal.
@@ -22,6 +22,8 @@ const KEPT: [(u64, bool); 9] = [
     (8_813, false),
     // A protected pod got every test of a verb in doubt, and the node's other pods no mark.
     (103_761, false),
+    // A vague second report of a container's end replaced the cause that the kernel's log had.
+    (201_846, false),
 ];
 
 /// Seeds without faults that run once per action of the agent, which is killed after it.

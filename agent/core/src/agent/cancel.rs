@@ -58,6 +58,11 @@ impl RevokedMarks {
         self.kept.insert(uid);
     }
 
+    /// Whether the pod's condition stays, because the cancelled shutdown has stopped the pod.
+    pub(super) fn keeps(&self, uid: &PodUid) -> bool {
+        self.kept.contains(uid)
+    }
+
     /// Removes the condition that was set on the pod at `at`. The agent reads the pod first: the
     /// cached state may be older than the mark.
     pub(super) fn add(&mut self, pod: PodRef, at: Timestamp) {

@@ -168,7 +168,9 @@ impl Agent {
     /// Takes the runtime's response to a stop.
     pub(super) fn stop_finished(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
         let now = self.clock.monotonic();
-        let Some((termination, pace)) = self.termination(uid) else { return };
+        let Some((termination, pace)) = self.termination(uid) else {
+            return self.kept_stop_finished(uid, &result);
+        };
         let pod = termination.pod.clone();
         let trouble = match result {
             Ok(state) if state.nothing_runs() => {

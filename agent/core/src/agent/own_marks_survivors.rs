@@ -23,10 +23,15 @@ pub(super) const CLOCKS_DIFFER: Duration = Duration::from_secs(10);
 /// A kubelet that has lived for this long has reported what it did not find. ([AP19])
 const VOUCHES: Duration = Duration::from_mins(1);
 
+/// How long after a stop without an answer the runtime may still carry it out.
+const STOP_LATE: Duration = Duration::from_secs(10);
+
 /// Runtime checks of pods that live on under a mark of ours.
 #[derive(Debug, Default)]
 pub(super) struct Survivors {
     inspections: BTreeMap<PodUid, Inspection>,
+    /// Pods whose stop was under way at a cancel, and then did not stop them.
+    doubted: BTreeSet<PodUid>,
     /// Conditions already handled: the agent removes each condition once.
     sought: BTreeSet<(PodUid, i64)>,
 }
@@ -41,6 +46,7 @@ struct Inspection {
 impl Survivors {
     pub(super) fn pod_gone(&mut self, uid: &PodUid) {
         self.inspections.remove(uid);
+        self.doubted.remove(uid);
         self.sought.retain(|(other, _)| other != uid);
     }
 }
@@ -98,8 +104,8 @@ impl Agent {
     }
 
     /// Finds pods that live on under a mark of ours, whatever the clocks say, and removes the mark.
-    /// A live kubelet has already reported what does not run, and the runtime shows what does.
-    /// ([ST7])
+    /// A live kubelet has already reported what does not run, and the runtime shows what does. A
+    /// pod whose stop failed waits for no kubelet: nothing terminates it any more. ([ST7])
     pub(super) fn find_survivors(&mut self) {
         let ready = self.settings.enforce
             && self.shutdown.is_none()
@@ -109,10 +115,11 @@ impl Agent {
         self.survivors.inspections.retain(|uid, inspection| {
             suspects.contains_key(uid) || inspection.attempt.is_in_flight()
         });
-        if suspects.is_empty() || !self.kubelet_vouches() {
-            return;
-        }
+        let vouches = !suspects.is_empty() && self.kubelet_vouches();
         for (uid, (pod, at)) in suspects {
+            if !vouches && !self.survivors.doubted.contains(&uid) {
+                continue;
+            }
             if !self.settings.runtime {
                 self.survives(pod, at);
                 continue;
@@ -144,6 +151,23 @@ impl Agent {
         self.pods.iter().filter_map(suspect).collect()
     }
 
+    /// Takes the answer to a stop that was under way at a cancel. The mark was kept for it.
+    pub(super) fn kept_stop_finished(
+        &mut self,
+        uid: &PodUid,
+        result: &Result<RuntimeState, Failure>,
+    ) {
+        let stopped = result.as_ref().is_ok_and(|state| !may_run(state));
+        if stopped || self.shutdown.is_some() || !self.revoked_marks.keeps(uid) {
+            return;
+        }
+        let wait = if result.is_ok() { Duration::ZERO } else { STOP_LATE };
+        let due_at = self.clock.monotonic() + wait;
+        self.survivors.doubted.insert(uid.clone());
+        let inspection = Inspection { attempt: Attempt::wanted(), due_at };
+        self.survivors.inspections.insert(uid.clone(), inspection);
+    }
+
     fn kubelet_vouches(&self) -> bool {
         self.kubelet.lives_since.is_some_and(|at| self.clock.reached(at + VOUCHES))
     }
@@ -163,6 +187,7 @@ impl Agent {
                 return inspection.attempt.failed(now, pace, Some(failure));
             }
         };
+        self.survivors.doubted.remove(uid);
         // The kubelet has to report what does not run; it may be late.
         *inspection = Inspection { attempt: Attempt::wanted(), due_at: now + VOUCHES };
         if may_run(state)

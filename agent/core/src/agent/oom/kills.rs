@@ -65,6 +65,16 @@ impl Kill {
         }
     }
 
+    /// Takes the cause from an earlier report. A container ends once, and a report that does not
+    /// know the cause must not replace one that does.
+    pub(super) fn take_cause_of(&mut self, earlier: &Self) {
+        let vague = self.what.constraint == OomConstraint::Unknown;
+        if vague && earlier.what.container_lives == Some(false) {
+            self.what.constraint = earlier.what.constraint;
+            self.what.limit = earlier.what.limit;
+        }
+    }
+
     /// Whether another witness reports this kill, rather than the same witness the next kill.
     pub(super) fn is_seen_by(&self, other: &OomKill) -> bool {
         let apart = other.at.abs_diff(self.what.at);

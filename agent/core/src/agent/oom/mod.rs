@@ -90,10 +90,14 @@ impl Agent {
             known.hear(kill);
             return;
         }
+        let mut kill = Kill::new(kill, self.clock.now());
+        if let Some(known) = self.oom.kills.get(&place) {
+            kill.take_cause_of(known);
+        }
         // A new kill settles the previous one.
         self.report_kill(&place);
         if self.oom.kills.len() < PLACES_MAX || self.oom.kills.contains_key(&place) {
-            self.oom.kills.insert(place, Kill::new(kill, self.clock.now()));
+            self.oom.kills.insert(place, kill);
         }
     }
 

@@ -89,6 +89,36 @@ fn a_pod_that_the_runtime_has_stopped_stays_marked() {
 }
 
 #[test]
+fn a_stop_that_fails_after_the_cancel_leaves_no_mark_though_the_kubelet_is_dead() {
+    // The container survives the stop, or the runtime does not answer in time.
+    for (answers, codes, kept) in [
+        (true, None, false),
+        (false, None, false),
+        (true, Some(143), true),
+        (false, Some(143), true),
+    ] {
+        let mut world = World::standing(settings(), dead(), vec![job("a")]);
+        let since = wall(world.now);
+        world.change("a", |pod| pod.running_since = Some(since));
+        world.containers("a", &[None]);
+        world.answers.insert("stop a 20".into(), Answer::Hold);
+        world.shutdown(40);
+        world.pass(ms(300));
+        world.event(Event::ShutdownCancelled);
+        assert_eq!(world.disrupted(), ["a"], "its stop is under way: {:#?}", world.log);
+        world.containers("a", &[codes]);
+        if answers {
+            world.let_go("stop");
+        } else {
+            let (id, _, action) = world.held.pop().expect("the stop must be held");
+            world.time_out(id, &action);
+        }
+        world.pass(ms(30_000));
+        assert_eq!(!world.disrupted().is_empty(), kept, "{answers} {codes:?} {:#?}", world.log);
+    }
+}
+
+#[test]
 fn a_cancel_while_the_agent_is_down_keeps_the_marks_of_what_was_stopped() {
     for (codes, kept) in [(Some(143), vec!["a"]), (None, vec![])] {
         let mut world = World::standing(settings(), dead(), vec![job("a"), job("b")]);

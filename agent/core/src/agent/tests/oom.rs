@@ -92,6 +92,27 @@ impl World {
 }
 
 #[test]
+fn a_vague_report_of_the_same_end_does_not_replace_the_cause_that_the_log_has() {
+    use OomConstraint::{ContainerLimit, Node, Unknown};
+    for (cause, reason) in [(Node, "NodeOutOfMemory"), (ContainerLimit, "ContainerLimit")] {
+        let mut world = world(|_| ());
+        // The node has no memory left, and the API does not answer at once.
+        world.answers.insert("cause a".into(), Answer::Fail(FailureKind::TooManyRequests, 2));
+        let child = |kill: &mut OomKill| kill.container_lives = Some(true);
+        world.killed(Unknown, child);
+        world.killed(cause, |kill| kill.witness = OomWitness::KernelLog);
+        // The cgroup's counter is read twice around one end.
+        world.killed(Unknown, |_| ());
+        world.killed(Unknown, |kill| {
+            child(kill);
+            kill.witness = OomWitness::KernelLog;
+        });
+        world.pass(ms(10_000));
+        assert_eq!(world.why("a"), Some(reason), "{:#?}", world.log);
+    }
+}
+
+#[test]
 fn what_was_short_makes_the_reason_and_the_message() {
     use OomConstraint::{ContainerLimit, Node, PodLimit, Unknown};
     let limited = "The kernel killed container main: the container was at its memory limit of \
