@@ -231,21 +231,30 @@ impl World {
             let ended = self.api.pods.get(uid).is_none_or(Stored::is_terminal);
             self.runtime.running(uid) > 0 && !ended
         };
+        // The later choice waits for the earlier one, except a hard threshold for a soft one's
+        // victim. The API may still accept the later deletion first.
+        let waits_for = |one: &Victim, other: &Victim| {
+            let (first, second) =
+                if one.chosen_at < other.chosen_at { (one, other) } else { (other, one) };
+            (first.hard || !second.hard) && second.chosen_at < first.chosen_at + HARD_WAIT
+        };
         let victims = self.ledger.pressure.victims.iter();
         let alongside = victims
             .filter(|(uid, other)| {
                 **uid != pod.uid
                     && other.run == victim.run
                     && !other.own_limit
-                    && (other.hard || !victim.hard)
                     && other.killed_at.is_some()
-                    && victim.chosen_at < other.chosen_at + HARD_WAIT
+                    && waits_for(victim, other)
                     && lives(uid)
             })
             .map(|(uid, _)| uid.clone())
             .next();
         // The agent gives up a victim whose deletion is forbidden.
-        let possible = self.behaviour.forbidden.is_none() && !victim.own_limit;
+        // A shutdown terminates pods side by side, also those that were victims before.
+        let possible = self.behaviour.forbidden.is_none()
+            && self.ledger.shutdown.is_none()
+            && !victim.own_limit;
         if let Some(other) = alongside.filter(|_| possible) {
             let other = super::world::name_of(&other).to_owned();
             self.violate(&format!("{} and {other} are two victims at once", pod.name));
@@ -371,6 +380,9 @@ impl World {
             && self.behaviour.settings.enforce
             && self.logind.stage == Stage::Idle
             && self.behaviour.forbidden.is_none();
+        // A stop without an answer may still be carried out, so the mark stays until the runtime
+        // answers.
+        let able = able && self.runtime.answers;
         let old = |uid: &PodUid| {
             let victim = self.victim(uid);
             victim.is_none_or(|victim| victim.chosen_at + MARK_LASTS < self.now())

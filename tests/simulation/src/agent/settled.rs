@@ -77,6 +77,9 @@ impl World {
         for (uid, stored) in &self.api.pods {
             let worker = self.kubelet.workers.get(uid);
             let dying = worker.is_some_and(|w| matches!(w.stage, Worker::Terminating { .. }));
+            // The runtime carries out a stop that began before the cancel: the mark states why the
+            // pod ends.
+            let dying = dying || self.is_being_stopped(uid);
             let lives = self.runtime.running(uid) > 0 && stored.deletion().is_none();
             let lever = stored.active_deadline.is_some();
             if lives && !dying && !lever && !stored.is_terminal() && stored.is_marked() {

@@ -56,6 +56,11 @@ impl World {
         }
     }
 
+    /// Whether a stop of the pod by the agent is under way.
+    pub(super) fn is_being_stopped(&self, uid: &PodUid) -> bool {
+        self.stops.iter().any(|stop| stop.uid == *uid)
+    }
+
     fn dispatch_call(&mut self, id: ActionId, action: Action) {
         let issued = self.now();
         match action {
