@@ -8,6 +8,7 @@ use controller_core::state::{Entry, Event, Snapshot};
 use controller_core::view::Job;
 use epilogue_common::outcome::Outcome;
 use epilogue_common::watch_event::WatchEvent;
+use jiff::SignedDuration;
 
 /// A mistake that a controller could make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,10 @@ impl Sabotage {
     pub(super) fn distort(self, snapshot: &mut Snapshot) {
         if self == Self::ForgetReleases {
             snapshot.memory.counted = None;
+        }
+        if self == Self::OverwriteStatus {
+            // Otherwise the API refuses the second start before any counter differs.
+            snapshot.counts_max = SignedDuration::ZERO;
         }
         if self == Self::ReplaceTerminating {
             let mut job = Job::clone(&snapshot.job);
