@@ -4,6 +4,7 @@
 mod lanes;
 
 use std::future::pending;
+use std::time::Duration;
 
 use agent_core::agent::{Agent, ShutdownStatus, Status};
 use agent_core::protocol::action::{Action, ActionId, Line, PodRef};
@@ -68,6 +69,8 @@ pub struct Driver<S> {
     metrics: Metrics,
     shown: Shown,
     traces: Traces,
+    /// When the core wants to decide again, on CLOCK_MONOTONIC.
+    wake: Option<Duration>,
 }
 
 /// The result of an action's task.
@@ -112,6 +115,7 @@ impl<S: Sinks> Driver<S> {
             metrics,
             shown,
             traces,
+            wake: None,
         }
     }
 
@@ -173,20 +177,30 @@ impl<S: Sinks> Driver<S> {
     fn act(&mut self) {
         loop {
             let now = self.now();
-            let Some((id, action)) = self.agent.poll_action(now) else { return };
-            match action {
-                Action::Log(line) => self.log(&line),
-                Action::EmitEvent(notice) => {
-                    self.sinks.emit_event(notice, now);
-                    let result = ActionResult::Done(Ok(()));
-                    self.agent.handle(Event::Finished { id, result }, now);
-                }
-                action => {
-                    self.traces.action(id, &action, self.agent.status(), now);
-                    let lane = self.sinks.lane(&action);
-                    if let Some((id, action)) = self.lanes.enter(lane, id, action) {
-                        self.start(lane, id, action);
-                    }
+            let plan = self.agent.plan(now);
+            self.wake = plan.wake;
+            if plan.actions.is_empty() {
+                return;
+            }
+            for (id, action) in plan.actions {
+                self.pass_on(id, action, now);
+            }
+        }
+    }
+
+    fn pass_on(&mut self, id: ActionId, action: Action, now: Now) {
+        match action {
+            Action::Log(line) => self.log(&line),
+            Action::EmitEvent(notice) => {
+                self.sinks.emit_event(notice, now);
+                let result = ActionResult::Done(Ok(()));
+                self.agent.handle(Event::Finished { id, result }, now);
+            }
+            action => {
+                self.traces.action(id, &action, self.agent.status(), now);
+                let lane = self.sinks.lane(&action);
+                if let Some((id, action)) = self.lanes.enter(lane, id, action) {
+                    self.start(lane, id, action);
                 }
             }
         }
@@ -204,7 +218,7 @@ impl<S: Sinks> Driver<S> {
 
     /// Sleeps until the core's next deadline.
     fn due(&self) -> impl Future<Output = ()> + use<S> {
-        let left = self.agent.deadline().map(|at| at.saturating_sub(self.now().monotonic));
+        let left = self.wake.map(|at| at.saturating_sub(self.now().monotonic));
         async move {
             match left {
                 Some(left) => tokio::time::sleep_until(Instant::now() + left).await,

@@ -39,6 +39,9 @@ struct Arguments {
     /// Show what happens, also when nothing fails
     #[arg(long)]
     verbose: bool,
+    /// Show what happens, with each decision of the agent: what it gives, when it wakes, the report
+    #[arg(long, requires = "agent")]
+    plan: bool,
 }
 
 /// Outcome of one seed, of either simulation.
@@ -56,15 +59,16 @@ fn main() -> anyhow::Result<()> {
     }
     let (mut passed, mut failed) = (0_u64, Vec::new());
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.count) {
-        let seen = simulate(arguments, seed, arguments.verbose);
-        if arguments.verbose {
+        let verbose = arguments.verbose || arguments.plan;
+        let seen = simulate(arguments, seed, verbose);
+        if verbose {
             println!("{}", seen.trace.join("\n"));
         }
         if seen.violations.is_empty() {
             passed += 1;
         } else {
             print!("{}", seen.failure);
-            if failed.is_empty() && !arguments.verbose {
+            if failed.is_empty() && !verbose {
                 println!("{}", simulate(arguments, seed, true).trace.join("\n"));
             }
             failed.push(seed);
@@ -108,8 +112,9 @@ fn explore(which: &str, states_max: usize) -> anyhow::Result<()> {
 fn simulate(arguments: &Arguments, seed: u64, trace: bool) -> Seen {
     if arguments.agent {
         let (strict, crash_after) = (arguments.strict, arguments.crash_after);
-        let unstrained = arguments.unstrained;
-        let options = agent::Options { trace, strict, crash_after, unstrained, sabotage: None };
+        let (unstrained, plan) = (arguments.unstrained, arguments.plan);
+        let options =
+            agent::Options { trace, plan, strict, crash_after, unstrained, sabotage: None };
         let report = agent::run(seed, options);
         let failure = agent::failure(seed, options, &report);
         let stats = format!("{:?}\n{:#?}", report.stats, report.ends);

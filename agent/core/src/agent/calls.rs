@@ -1,14 +1,15 @@
 //! Makes the calls about pods, and tracks all actions under way: which part of the agent each
 //! belongs to, and how many may run at once.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use epilogue_common::outcome::Outcome;
+use epilogue_common::outcome::{Failure, Outcome};
 use serde_json::Value;
 
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::{Action, ActionId, Line, PodRef, Purpose, Reach};
+use crate::protocol::event::RuntimeState;
 use crate::protocol::pressure::Resource;
 use crate::termination::attempt::Attempt;
 use crate::termination::clock::Clock;
@@ -22,12 +23,9 @@ pub(super) enum Part {
     Shutdown,
     /// The check before the drained record.
     Drained,
-    /// A shutdown of the journal.
-    Journaled,
-    /// The removal of conditions.
-    Revocation,
-    BootRecovery,
-    /// The check of pods that live under a mark of ours.
+    /// The audit of our marks.
+    OwnMarks,
+    /// Its check of pods that live under a mark of ours.
     Survivors,
     Eviction,
     Stuck,
@@ -95,35 +93,42 @@ impl Task {
     /// The pod that the action may still change, or whose state another write waits for.
     fn occupies(&self) -> Option<&PodUid> {
         let Self::Pod(part, verb, uid) = self else { return None };
-        let only_asks = matches!(part, Part::BootRecovery | Part::Survivors | Part::Oom)
-            && *verb == Verb::Inspect;
+        let only_asks =
+            matches!(part, Part::OwnMarks | Part::Survivors | Part::Oom) && *verb == Verb::Inspect;
         (!only_asks && *verb != Verb::ExitCheck).then_some(uid)
     }
 }
 
-/// Actions that wait to be fetched, and actions under way.
+/// The answer to a call about a pod.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answer<'a> {
+    /// To a write.
+    Written(&'a Outcome<()>),
+    /// To a read: the pod as the API has it.
+    Read(&'a Outcome<Option<Box<PodView>>>),
+    /// Of the container runtime.
+    Runtime(&'a Result<RuntimeState, Failure>),
+}
+
+/// The actions of this decision, and those under way.
 #[derive(Debug)]
 pub(super) struct Calls {
     next: u64,
-    queue: VecDeque<(ActionId, Action)>,
+    /// What this decision gives.
+    given: Vec<(ActionId, Action)>,
     under_way: BTreeMap<ActionId, Task>,
     api_max: usize,
 }
 
 impl Calls {
     pub(super) fn new(api_max: usize) -> Self {
-        Self {
-            next: 1,
-            queue: VecDeque::new(),
-            under_way: BTreeMap::new(),
-            api_max: api_max.max(1),
-        }
+        Self { next: 1, given: Vec::new(), under_way: BTreeMap::new(), api_max: api_max.max(1) }
     }
 
     pub(super) fn send(&mut self, task: Task, action: Action) {
         let id = self.id();
         self.under_way.insert(id, task);
-        self.queue.push_back((id, action));
+        self.given.push((id, action));
     }
 
     /// Reads the pod, if that is due and another API call may begin.
@@ -192,7 +197,7 @@ impl Calls {
     pub(super) fn log(&mut self, warning: bool, pod: Option<&PodRef>, text: impl Into<String>) {
         let id = self.id();
         let line = Line { warning, text: text.into(), pod: pod.cloned() };
-        self.queue.push_back((id, Action::Log(line)));
+        self.given.push((id, Action::Log(line)));
     }
 
     /// Warns that the API does not accept a write to the pod.
@@ -208,8 +213,9 @@ impl Calls {
         id
     }
 
-    pub(super) fn fetch(&mut self) -> Option<(ActionId, Action)> {
-        self.queue.pop_front()
+    /// Takes the actions of this decision.
+    pub(super) fn take(&mut self) -> Vec<(ActionId, Action)> {
+        std::mem::take(&mut self.given)
     }
 
     /// Returns the purpose of the action; `None` if it is not under way, or not any more.
@@ -227,9 +233,10 @@ impl Calls {
         self.count(Task::is_check) < self.api_max
     }
 
-    /// Whether this task is under way.
-    pub(super) fn has(&self, task: &Task) -> bool {
-        self.under_way.values().any(|other| other == task)
+    /// Whether a shutdown's stop of the pod is under way.
+    pub(super) fn is_stopping(&self, uid: &PodUid) -> bool {
+        let stop = Task::Pod(Part::Shutdown, Verb::Stop, uid.clone());
+        self.under_way.values().any(|task| *task == stop)
     }
 
     pub(super) fn count(&self, which: impl Fn(&Task) -> bool) -> usize {
@@ -239,21 +246,5 @@ impl Calls {
     /// Whether an action that may still change the pod is under way.
     pub(super) fn is_busy_with(&self, uid: &PodUid) -> bool {
         self.under_way.values().any(|task| task.occupies() == Some(uid))
-    }
-
-    /// Withdraws the calls of a shutdown that were not fetched yet, except reads.
-    pub(super) fn retract_shutdown(&mut self) {
-        let under_way = &mut self.under_way;
-        let is_write = |task: &Task| match task {
-            Task::Pod(Part::Shutdown | Part::Drained, verb, _) => *verb != Verb::Read,
-            _ => false,
-        };
-        self.queue.retain(|(id, _)| {
-            let retracted = under_way.get(id).is_some_and(is_write);
-            if retracted {
-                under_way.remove(id);
-            }
-            !retracted
-        });
     }
 }

@@ -1,5 +1,9 @@
-//! The agent's state machine: facts come in, actions go out. `advance` makes every decision, from
-//! what the agent knows and the clock. An event only adds to what the agent knows.
+//! The agent's state machine: facts come in, actions go out.
+//!
+//! An event only adds to what the agent knows (`facts.rs`, `learn.rs`), and the answer to a call
+//! goes to the part that has asked (`answers.rs`). `decide` makes every decision: each part reads
+//! the facts, keeps its own memory, and adds calls, records and events to the output (`out.rs`). A
+//! part changes no other part but those that it is given.
 //!
 //! These rules hold in every order of events, after every crash and at every speed of the API:
 //!
@@ -17,270 +21,214 @@
 //! - The agent writes `Failed` at most once per pod and run without a fresh read in between.
 //! - Every write can be repeated: it carries the UID, and a mark carries the time from the journal.
 
-mod boot_recovery;
+mod answers;
 mod calls;
-mod cancel;
-mod disruption_target;
-mod events;
+mod delay_lock;
 mod eviction;
-mod exit_check;
-mod group_deletion;
-mod journal_replay;
-mod left;
+mod facts;
+mod kubelet;
+mod learn;
 mod mode;
 mod node;
 mod notices;
-mod observed_shutdown;
 mod oom;
-mod own_marks_reverted;
-mod own_marks_survivors;
+mod out;
+mod own_marks;
 mod pods;
 mod policies;
-mod preflight;
 mod refusals;
-mod release;
-mod report_fallback;
-mod results;
+mod settings;
 mod shutdown;
-mod shutdown_run;
-mod standing;
 mod status;
 mod stuck;
-mod summary;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-use serde::Serialize;
-
 pub use mode::{ARMED_LASTS, Allowed, Detected, Kubelet, detect, kubelet};
 pub use notices::REASONS;
+pub use settings::{Enforcement, Features, Settings};
 pub use status::{
     EvictionCount, LeftReason, LockState, OomStatus, OomTally, PressureStatus, ShutdownStatus,
     SignalStatus, StallStatus, Status, StuckStatus, Tries, VictimStatus, WouldHave,
 };
 
-use crate::pod::PodUid;
-use crate::pressure::stall::StallConfig;
-use crate::pressure::watch::EvictionConfig;
 use crate::protocol::action::{Action, ActionId};
 use crate::protocol::event::{Event, Now};
 use crate::protocol::journal::Record;
-use crate::shutdown::candidates::BarePods;
-use crate::shutdown::priority_groups::PriorityGroups;
-use crate::termination::clock::Clock;
-use crate::termination::hanging::StuckTimes;
+use crate::shutdown::Mode;
 
-use calls::Calls;
-use journal_replay::JournaledShutdown;
-use notices::Notices;
-use pods::Pods;
-use shutdown::Shutdown;
-use standing::{KubeletMemory, Logind};
-use writer::Writer;
+use delay_lock::DelayLock;
+use eviction::Evictions;
+use facts::{Facts, News};
+use node::NodeWrites;
+use oom::Oom;
+use out::Out;
+use own_marks::OwnMarks;
+use policies::Policies;
+use shutdown::{Others, Shutdowns};
+use stuck::Stuck;
 
-/// Limit of decision rounds at one moment; a shutdown has fewer steps.
-const ROUNDS_MAX: usize = 8;
+/// Time for unacknowledged writes after the lock is gone and the agent has to stop.
+const LAST_TRIES: Duration = Duration::from_secs(5);
 
-/// The operator's configuration.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// `/proc/sys/kernel/random/boot_id`.
-    pub boot_id: String,
-    /// The node's wall clock at the start of this boot, if it was recorded then.
-    pub booted_at: Option<Timestamp>,
-    /// The agent's own pod, if the agent runs as one.
-    pub own_pod: Option<PodUid>,
-    /// The priority groups; `None` turns pod termination off.
-    pub priority_groups: Option<PriorityGroups>,
-    /// Replace does not terminate pods of a higher priority.
-    pub priority_max: i32,
-    /// What Replace does with pods that have no controller.
-    pub bare_pods: BarePods,
-    /// Whether the agent may use the container runtime's socket.
-    pub runtime: bool,
-    /// Whether the node runs logind; without it the agent detects no shutdowns but does everything
-    /// else.
-    pub logind: bool,
-    /// Whether the agent may write logind's drop-in.
-    pub raise_delay: bool,
-    /// Whether the agent may act; otherwise it observes.
-    pub enforce: bool,
-    /// Limit of concurrent API calls.
-    pub in_flight_max: usize,
-    /// What the agent does outside of shutdowns.
-    pub features: Features,
+/// What one decision gives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The actions to start, in their order of weight.
+    pub actions: Vec<(ActionId, Action)>,
+    /// When to decide again without an event, on CLOCK_MONOTONIC.
+    pub wake: Option<Duration>,
 }
 
-/// Whether the agent acts, only reports, or does nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Enforcement {
-    /// The agent does not check.
-    #[default]
-    Off,
-    /// The agent reports by events and metrics.
-    Observe,
-    /// The agent acts.
-    Enforce,
-}
-
-/// What the agent does outside of shutdowns; by default nothing.
-#[derive(Clone, Debug, Default)]
-pub struct Features {
-    /// Node pressure.
-    pub pressure: Enforcement,
-    /// Eviction thresholds and times.
-    pub eviction: EvictionConfig,
-    /// When a stall counts.
-    pub stalls: StallConfig,
-    /// Whether pods with OOM kills get a condition that states the cause.
-    pub oom_causes: bool,
-    /// Whether a kernel OOM kill of a node without memory counts as a disruption.
-    pub node_oom_disrupts: bool,
-    /// Deleted pods that no kubelet terminates. ([PT7])
-    pub stuck_pods: Enforcement,
-    /// Whether the agent fails a pod that hangs in its start under a live kubelet. ([PT13])
-    pub fail_hanging_starts: bool,
-    /// Wait times for stuck pods.
-    pub stuck_times: StuckTimes,
-}
-
-/// The agent's state machine.
+/// The agent's state machine: what it knows, what each of its parts remembers, and what they give.
 #[derive(Debug)]
 pub struct Agent {
-    settings: Settings,
-    clock: Clock,
-    calls: Calls,
-    notices: Notices,
-    pods: Pods,
-    kubelet: KubeletMemory,
-    logind: Logind,
-    node: node::NodeWrites,
-    writer: Writer,
-    /// The shutdown of this boot in the journal, until logind reports whether it goes on.
-    journaled: Option<JournaledShutdown>,
-    shutdown: Option<Shutdown>,
-    revoked_marks: cancel::RevokedMarks,
-    boot_recovery: boot_recovery::BootRecovery,
-    survivors: own_marks_survivors::Survivors,
-    evictions: eviction::Evictions,
-    oom: oom::Oom,
-    stuck: stuck::Stuck,
-    reverted_writes: own_marks_reverted::RevertedWrites,
-    refusals: refusals::Refusals,
-    policies: policies::Policies,
-    /// When the agent received the request to stop.
-    stop_at: Option<Duration>,
-    status: Status,
+    facts: Facts,
+    news: Vec<News>,
+    out: Out,
+    policies: Policies,
+    lock: DelayLock,
+    node: NodeWrites,
+    shutdowns: Shutdowns,
+    own_marks: OwnMarks,
+    oom: Oom,
+    evictions: Evictions,
+    stuck: Stuck,
 }
 
 impl Agent {
     /// Creates an agent that has just started and found this journal.
     pub fn new(settings: Settings, journal: &[Record], now: Now) -> Self {
-        let logind = if settings.logind { Logind::default() } else { Logind::absent() };
-        let (in_flight_max, enforce) = (settings.in_flight_max, settings.enforce);
-        let evictions = eviction::Evictions::new(&settings.features);
+        let out = Out::new(settings.in_flight_max, !journal.is_empty());
+        let policies = Policies::new(settings.enforce);
+        let evictions = Evictions::new(&settings.features);
+        let facts = Facts::new(settings, now);
+        let mut own_marks = OwnMarks::default();
+        let journaled = shutdown::recall(journal, &facts, &mut own_marks);
         let mut agent = Self {
-            settings,
-            clock: Clock::new(now),
-            calls: Calls::new(in_flight_max),
-            notices: Notices::default(),
-            pods: Pods::default(),
-            kubelet: KubeletMemory::default(),
-            logind,
-            node: node::NodeWrites::default(),
-            writer: Writer::new(!journal.is_empty()),
-            journaled: None,
-            shutdown: None,
-            revoked_marks: cancel::RevokedMarks::default(),
-            boot_recovery: boot_recovery::BootRecovery::default(),
-            survivors: own_marks_survivors::Survivors::default(),
+            facts,
+            news: Vec::new(),
+            out,
+            policies,
+            lock: DelayLock::default(),
+            node: NodeWrites::default(),
+            shutdowns: Shutdowns::new(journaled),
+            own_marks,
+            oom: Oom::default(),
             evictions,
-            oom: oom::Oom::default(),
-            stuck: stuck::Stuck::default(),
-            reverted_writes: own_marks_reverted::RevertedWrites::default(),
-            refusals: refusals::Refusals::default(),
-            policies: policies::Policies::new(enforce),
-            stop_at: None,
-            status: Status::default(),
+            stuck: Stuck::default(),
         };
-        agent.recall(journal);
-        agent.summarize();
+        agent.report();
         agent
     }
 
-    /// Processes one event.
+    /// Takes in one event. It only adds to what the agent knows; `plan` decides.
     pub fn handle(&mut self, event: Event, now: Now) {
         self.clock_to(now);
-        self.take_in(event);
-        self.advance();
+        self.learn(event);
     }
 
-    /// Returns the next action, until there are no more.
-    pub fn poll_action(&mut self, now: Now) -> Option<(ActionId, Action)> {
-        if let Some(action) = self.calls.fetch() {
-            return Some(action);
-        }
+    /// Decides what to do from what is known now. Asked again with nothing new, it gives nothing.
+    pub fn plan(&mut self, now: Now) -> Plan {
         self.clock_to(now);
-        self.advance();
-        self.calls.fetch()
-    }
-
-    /// When to call `poll_action` again without an event, on CLOCK_MONOTONIC.
-    pub fn deadline(&self) -> Option<Duration> {
-        self.clock.wake()
+        self.decide();
+        let actions = self.out.calls.take();
+        if !actions.is_empty() {
+            // What has just begun has deadlines of its own.
+            self.clock_to(now);
+            self.decide();
+        }
+        self.report();
+        Plan { actions, wake: self.facts.clock.wake() }
     }
 
     /// The state for metrics, `/readyz` and `doctor`.
     pub fn status(&self) -> &Status {
-        &self.status
+        &self.out.status
     }
 
     /// Sets the clock. Time that CLOCK_MONOTONIC did not count was a suspend. Facts about the
     /// kubelet are older than the suspend. ([AP22])
     fn clock_to(&mut self, now: Now) {
         let suspended = |now: Now| now.boot.saturating_sub(now.monotonic);
-        let before = suspended(self.clock.now());
-        self.clock.set(now);
+        let before = suspended(self.facts.clock.now());
+        self.facts.clock.set(now);
         if suspended(now) > before + Duration::from_secs(1) {
-            self.kubelet.armed_at = None;
-            self.calls.log(false, None, "the machine was suspended");
+            self.facts.kubelet.armed_at = None;
+            self.out.calls.log(false, None, "the machine was suspended");
         }
     }
 
-    /// Decides what to do from what is known now. A repeated call without new facts does nothing.
-    fn advance(&mut self) {
-        // One decision may cause another.
-        for _ in 0..ROUNDS_MAX {
-            let before = self.status.clone();
-            self.clock.set(self.clock.now());
-            self.decide();
-            self.summarize();
-            if self.status == before {
-                return;
-            }
-        }
-    }
-
+    /// Every decision, in the order of its weight.
     fn decide(&mut self) {
-        self.forget_refusals();
-        self.settle_journaled();
-        self.heed_policies();
-        self.stand();
-        self.write_node();
-        self.advance_shutdown();
-        self.advance_revocations();
-        self.advance_boot_recovery();
-        self.find_survivors();
-        self.advance_oom();
-        self.advance_evictions();
-        self.advance_stuck();
-        self.write_node();
-        self.write_journal();
-        self.send_events();
+        let Self { facts, news, out, policies, lock, node, shutdowns, own_marks, .. } = self;
+        let Self { oom, evictions, stuck, .. } = self;
+        let now = facts.clock.monotonic();
+        let news = std::mem::take(news);
+
+        own_marks.follow(&news, facts, out);
+        shutdowns.follow(&news, facts, out, &mut Others { node, lock, own_marks });
+        facts.situation = shutdowns.situation(now);
+        out.refusals.forget(facts.situation, &facts.clock);
+        policies.heed(facts, out);
+
+        node.keep(facts, lock);
+        lock.keep(facts, out);
+        node.send(facts, out);
+
+        shutdowns.advance(facts, out, node, lock);
+        facts.situation = shutdowns.situation(now);
+        oom.advance(&news, facts, out);
+        evictions.advance(&news, facts, out, own_marks);
+        stuck.advance(&news, facts, out);
+        own_marks.audit(facts, out, &|uid| evictions.has(uid));
+
+        node.send(facts, out);
+        out.write_journal(&facts.clock);
+        out.send_events(facts.situation.marking);
+    }
+
+    /// Computes the report for metrics, `/readyz` and `doctor`.
+    fn report(&mut self) {
+        let may_exit = self.may_exit();
+        let Self { facts, out, lock, shutdowns, own_marks, .. } = self;
+        let now = facts.clock.monotonic();
+        let status = &mut out.status;
+        let found = shutdowns.mode().unwrap_or_else(|| facts.foreseen());
+        let known = facts.kubelet.facts.is_some() || shutdowns.current.is_some();
+        status.mode = known.then_some(found.mode);
+        status.mode_reason = match status.unbounded {
+            Some(_) if found.mode == Mode::Observe => "no admission policy bounds the agent",
+            _ => found.why,
+        };
+        status.marks_only = found.marks_only;
+        status.logind = facts.logind.connected;
+        status.preparing = facts.logind.is_preparing();
+        status.lock = lock.state;
+        status.granted = facts.logind.granted;
+        status.wanted = facts.wanted_delay();
+        status.pods_listed = facts.pods.is_listed();
+        status.pods = facts.pods.len();
+        status.journal_open = out.journal.is_open();
+        status.boot_recovery_pending = own_marks.recoveries();
+        status.mark_removals_pending = own_marks.removals();
+        status.oom = self.oom.status();
+        status.stuck = self.stuck.status();
+        status.may_exit = may_exit;
+        status.shutdown = shutdowns.status(now).or(status.shutdown.take());
+    }
+
+    /// Whether the agent has to stop and has no open work.
+    fn may_exit(&self) -> bool {
+        let Some(stop_at) = self.facts.stop_at else { return false };
+        let tried = self.facts.clock.reached(stop_at + LAST_TRIES);
+        if let Some(shutdown) = &self.shutdowns.current {
+            return shutdown.is_released() && (!shutdown.is_unacknowledged() || tried);
+        }
+        let settled = self.own_marks.removals() == 0 && !self.evictions.is_terminating_pods();
+        !self.lock.may_hold() && (settled && self.node.is_settled() || tried)
     }
 }

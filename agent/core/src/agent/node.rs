@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use epilogue_common::announcement::Announcement;
 use epilogue_common::outcome::Outcome;
-use epilogue_common::readiness::{DelayLock, Readiness};
+use epilogue_common::readiness::{DelayLock as LockShown, Readiness};
 
 use super::calls::Task;
-use super::shutdown::Release;
-use super::{Agent, LockState};
+use super::delay_lock::DelayLock;
+use super::facts::Facts;
+use super::out::Out;
+use super::status::LockState;
 use crate::protocol::action::Action;
 use crate::protocol::event::NodeView;
 use crate::termination::attempt::{Attempt, Pace, REPEATABLE, Refusal, WAIT_MAX, WAIT_MAX_HASTE};
@@ -20,7 +22,6 @@ const PATCH_NODES: &str = "patch nodes";
 /// The wanted writes to the node, and their progress.
 #[derive(Debug, Default)]
 pub(super) struct NodeWrites {
-    pub(super) view: Option<NodeView>,
     announce: Write<String>,
     publish: Write<String>,
     taint: Write<bool>,
@@ -92,11 +93,6 @@ impl NodeWrites {
         self.taint.want(present);
     }
 
-    /// Whether the last request was for the taint to be present.
-    pub(super) fn wants_taint(&self) -> bool {
-        self.taint.wanted == Some(true)
-    }
-
     /// Drops a drained record that has not been sent by now: it holds only for the moment of its
     /// check.
     pub(super) fn drop_drained(&mut self) {
@@ -110,109 +106,133 @@ impl NodeWrites {
     pub(super) fn is_settled(&self) -> bool {
         !self.announce.is_open() && !self.taint.is_open()
     }
-}
 
-impl Agent {
-    pub(super) fn see_node(&mut self, view: NodeView) {
-        let writes = &mut self.node;
+    /// Repeats the writes that another writer has undone.
+    pub(super) fn compare(&mut self, view: &NodeView) {
         let other = |wanted: &String| view.announced.as_ref() != Some(wanted);
         // A drained record holds only for the moment of its proof; a container may have started
         // since.
-        let repeats = !writes.announce.is_open() && !writes.announce.is_drained();
-        if repeats && writes.announce.wanted.as_ref().is_some_and(other) {
-            writes.announce.repeat();
+        let repeats = !self.announce.is_open() && !self.announce.is_drained();
+        if repeats && self.announce.wanted.as_ref().is_some_and(other) {
+            self.announce.repeat();
         }
         let other = |wanted: &String| view.readiness.as_ref() != Some(wanted);
-        if !writes.publish.is_open() && writes.publish.wanted.as_ref().is_some_and(other) {
-            writes.publish.repeat();
+        if !self.publish.is_open() && self.publish.wanted.as_ref().is_some_and(other) {
+            self.publish.repeat();
         }
-        if !writes.taint.is_open() && writes.taint.wanted.is_some_and(|is| is != view.tainted) {
-            writes.taint.repeat();
+        if !self.taint.is_open() && self.taint.wanted.is_some_and(|is| is != view.tainted) {
+            self.taint.repeat();
         }
-        writes.view = Some(view);
+    }
+
+    /// Keeps the node idle outside of shutdowns, as far as logind says that none goes on.
+    pub(super) fn keep(&mut self, facts: &Facts, lock: &DelayLock) {
+        let elsewhere = facts.node.as_ref().is_some_and(|view| is_stale(view, facts));
+        let calm = facts.logind.is_calm() || elsewhere;
+        if facts.settings.enforce && !facts.situation.runs && !facts.situation.journaled && calm {
+            self.tidy(facts);
+            self.publish(facts, lock);
+        }
     }
 
     /// Announces the node as idle and removes our taint outside of shutdowns. Values of an earlier
     /// boot or a crash are stale. ([AP20])
-    pub(super) fn tidy_node(&mut self) {
-        let Some(view) = &self.node.view else { return };
+    fn tidy(&mut self, facts: &Facts) {
+        let Some(view) = &facts.node else { return };
         let (idle, tainted) = (view.announced.as_deref() == Some("idle"), view.tainted);
         if !idle {
-            self.node.announce(&Announcement::Idle);
+            self.announce(&Announcement::Idle);
         }
         if tainted {
-            self.node.taint(false);
+            self.taint(false);
+        }
+    }
+
+    /// Announces the node as idle, so that it accepts pods again.
+    pub(super) fn restore(&mut self, facts: &Facts) {
+        self.announce(&Announcement::Idle);
+        if facts.is_tainted() || self.taint.wanted == Some(true) {
+            self.taint(false);
         }
     }
 
     /// Publishes how a shutdown would go, for readers of the node who cannot ask the agent.
-    pub(super) fn publish(&mut self) {
-        let (Some(mode), Some(view)) = (self.status.mode, &self.node.view) else { return };
-        let lock_held = self.logind.lock == LockState::Held;
-        let in_vain = !self.settings.logind || self.logind.is_refused_lock();
-        if self.node.publish.wanted.is_none() && !lock_held && !in_vain {
+    fn publish(&mut self, facts: &Facts, lock: &DelayLock) {
+        let (Some(_), Some(view)) = (&facts.kubelet.facts, &facts.node) else { return };
+        let lock_held = lock.state == LockState::Held;
+        let in_vain = !facts.settings.logind || lock.is_refused();
+        if self.publish.wanted.is_none() && !lock_held && !in_vain {
             return;
         }
         let seconds = |time: Duration| time.as_secs();
-        let lock = match (lock_held, self.settings.logind) {
-            (true, _) => DelayLock::Held,
-            (false, true) => DelayLock::Missing,
-            (false, false) => DelayLock::NotUsed,
+        let lock = match (lock_held, facts.settings.logind) {
+            (true, _) => LockShown::Held,
+            (false, true) => LockShown::Missing,
+            (false, false) => LockShown::NotUsed,
         };
         let readiness = Readiness {
-            mode: mode.name().to_owned(),
+            mode: facts.foreseen().mode.name().to_owned(),
             lock,
-            granted_seconds: self.logind.granted.map(seconds),
-            wanted_seconds: seconds(self.wanted_delay()),
+            granted_seconds: facts.logind.granted.map(seconds),
+            wanted_seconds: seconds(facts.wanted_delay()),
         };
         let text = readiness.to_string();
-        if self.node.publish.wanted.is_some() || view.readiness.as_ref() != Some(&text) {
-            self.node.publish.want(text);
+        if self.publish.wanted.is_some() || view.readiness.as_ref() != Some(&text) {
+            self.publish.want(text);
         }
     }
 
     /// Sends due writes. The annotation comes before everything else: it alone allows the
     /// controller to act for the node. ([AP21])
-    pub(super) fn write_node(&mut self) {
-        if self.node.announce.attempt.is_due(&self.clock)
-            && let Some(text) = self.node.announce.begin()
+    pub(super) fn send(&mut self, facts: &Facts, out: &mut Out) {
+        if self.announce.attempt.is_due(&facts.clock)
+            && let Some(text) = self.announce.begin()
         {
-            self.calls.send(Task::Announce, Action::Announce(text));
+            out.calls.send(Task::Announce, Action::Announce(text));
         }
-        if self.shutdown.is_none()
-            && self.node.publish.attempt.is_due(&self.clock)
-            && self.calls.has_room()
-            && let Some(text) = self.node.publish.begin()
+        if !facts.situation.runs
+            && self.publish.attempt.is_due(&facts.clock)
+            && out.calls.has_room()
+            && let Some(text) = self.publish.begin()
         {
-            self.calls.send(Task::Publish, Action::Publish(text));
+            out.calls.send(Task::Publish, Action::Publish(text));
         }
-        if self.node.taint.attempt.is_due(&self.clock)
-            && self.calls.has_room()
-            && let Some(present) = self.node.taint.begin()
+        if self.taint.attempt.is_due(&facts.clock)
+            && out.calls.has_room()
+            && let Some(present) = self.taint.begin()
         {
-            self.calls.send(Task::Taint, Action::Taint { present });
+            out.calls.send(Task::Taint, Action::Taint { present });
         }
     }
 
     /// Takes the API's answer to a write of the annotations or the taint.
-    pub(super) fn node_written(&mut self, task: &Task, result: &Outcome<()>) {
-        let (now, pace) = (self.clock.monotonic(), self.node_pace());
-        let refusal = self.hear_of_node_right(PATCH_NODES, result);
+    pub(super) fn written(
+        &mut self,
+        task: &Task,
+        result: &Outcome<()>,
+        facts: &Facts,
+        out: &mut Out,
+    ) {
+        let now = facts.clock.monotonic();
+        let hurry = facts.situation.runs && !facts.situation.released;
+        let wait_max = if hurry { WAIT_MAX_HASTE } else { WAIT_MAX };
+        let pace = Pace { wait_max, latest: None, salt: 1 };
+        let refusal = out.hear_of_node_right(&facts.clock, PATCH_NODES, result);
         match task {
-            Task::Publish => self.node.publish.settle(result, now, pace, refusal),
-            Task::Taint => self.node.taint.settle(result, now, pace, refusal),
-            _ => {
-                self.node.announce.settle(result, now, pace, refusal);
-                let release = self.shutdown.as_ref().map(|shutdown| &shutdown.release);
-                if !matches!(release, Some(Release::Drained(_))) {
-                    self.node.drop_drained();
-                }
-            }
+            Task::Publish => self.publish.settle(result, now, pace, refusal),
+            Task::Taint => self.taint.settle(result, now, pace, refusal),
+            _ => self.announce.settle(result, now, pace, refusal),
         }
     }
+}
 
-    fn node_pace(&self) -> Pace {
-        let hurry = self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.is_released());
-        Pace { wait_max: if hurry { WAIT_MAX_HASTE } else { WAIT_MAX }, latest: None, salt: 1 }
-    }
+/// Whether the node's annotation belongs to an earlier boot.
+fn is_stale(view: &NodeView, facts: &Facts) -> bool {
+    use Announcement::{Drained, ShuttingDown};
+    let said = view.announced.as_deref().and_then(|text| text.parse().ok());
+    matches!(
+        said,
+        Some(ShuttingDown { boot_id, .. } | Drained { boot_id, .. })
+            if boot_id != facts.settings.boot_id
+    )
 }

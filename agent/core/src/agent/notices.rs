@@ -2,11 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::Agent;
-use super::calls::Task;
-use super::shutdown::Shutdown;
 use crate::pressure::message::REASON_EVICTED;
-use crate::protocol::action::{Action, Notice, PodRef};
+use crate::protocol::action::Notice;
 
 /// The reasons of all events and their meaning; `agent/README.md` has the same table.
 pub const REASONS: &[(&str, &str)] = &[
@@ -84,8 +81,6 @@ pub(super) const EVICTION_SLOW: &str = "EvictionSlow";
 pub(super) const AT_MEMORY_LIMIT: &str = "MemoryLimitStall";
 pub(super) const PRESSURE_OVERLAP: &str = "EvictionThresholdOverlap";
 
-/// Limit of concurrent events; they share the connection with what matters more.
-const AT_ONCE: usize = 4;
 /// Further events are not sent: nothing depends on them.
 const WAITING_MAX: usize = 512;
 
@@ -96,51 +91,20 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    fn push(&mut self, notice: Notice) {
+    pub(super) fn push(&mut self, notice: Notice) {
         if self.waiting.len() < WAITING_MAX {
             self.waiting.push_back(notice);
         }
     }
-}
 
-impl Agent {
-    /// Reports an event about the node.
-    pub(super) fn emit_event(
-        &mut self,
-        warning: bool,
-        reason: &'static str,
-        message: impl Into<String>,
-    ) {
-        let message = message.into();
-        let annotations = Vec::new();
-        self.notices.push(Notice { pod: None, warning, reason, message, annotations });
-    }
-
-    /// Reports a warning about a pod.
-    pub(super) fn emit_pod_event(&mut self, pod: PodRef, reason: &'static str, message: &str) {
-        let message = message.to_owned();
-        let annotations = Vec::new();
-        let pod = Some(pod);
-        self.notices.push(Notice { pod, warning: true, reason, message, annotations });
-    }
-
-    /// Reports an event that carries more than a message.
-    pub(super) fn emit_notice(&mut self, notice: Notice) {
-        self.notices.push(notice);
-    }
-
-    /// Sends events while nothing else waits for the connection.
-    pub(super) fn send_events(&mut self) {
-        let marking = self.shutdown.as_ref().is_some_and(Shutdown::is_marking);
-        while self.calls.count(|task| *task == Task::EmitEvent) < AT_ONCE && self.calls.has_room() {
-            // Events about the node come first; events about pods wait until all pods are marked.
-            let Some(next) = self.notices.waiting.front() else { return };
-            if marking && next.pod.is_some() {
-                return;
-            }
-            let Some(notice) = self.notices.waiting.pop_front() else { return };
-            self.calls.send(Task::EmitEvent, Action::EmitEvent(notice));
+    /// The next event to send. Events about the node come first; events about pods wait until all
+    /// pods are marked.
+    pub(super) fn next(&mut self, marking: bool) -> Option<Notice> {
+        let next = self.waiting.front()?;
+        if marking && next.pod.is_some() {
+            return None;
         }
+        self.waiting.pop_front()
     }
 }
 

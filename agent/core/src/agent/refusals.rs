@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use epilogue_common::outcome::{FailureKind, Outcome};
 
-use super::Agent;
-use super::notices::NOT_PERMITTED;
-use super::shutdown::Shutdown;
+use super::facts::Situation;
 use crate::pod::PodUid;
 use crate::termination::attempt::Refusal;
 use crate::termination::clock::Clock;
@@ -18,7 +16,7 @@ use crate::termination::clock::Clock;
 /// This many different pods without a single grant put a verb in doubt.
 pub(super) const SEVERAL: usize = 3;
 /// How long a shutdown retries what was refused from its start.
-const RETRIES_FOR: Duration = Duration::from_secs(6);
+pub(super) const RETRIES_FOR: Duration = Duration::from_secs(6);
 /// The shortest time of refusals before a verb counts as forbidden.
 const DOUBT_MIN: Duration = Duration::from_secs(1);
 /// The waits between the single calls that test a verb in doubt.
@@ -73,9 +71,9 @@ impl Asked {
 
 impl Refusals {
     /// Resets all verbs for a shutdown; it retries refusals while it may still terminate pods.
-    pub(super) fn begin_shutdown(&mut self, shutdown: &Shutdown) {
+    pub(super) fn begin_shutdown(&mut self, retries_until: Duration) {
         self.verbs.clear();
-        self.retries_until = Some(shutdown.at(shutdown.ends.kill.min(RETRIES_FOR)));
+        self.retries_until = Some(retries_until);
     }
 
     /// Whether the agent does not try the verb any more.
@@ -120,18 +118,16 @@ impl Refusals {
             !asked.granted && now < until.max(since + DOUBT_MIN)
         })
     }
-}
 
-impl Agent {
-    /// Records the API's response about a pod, and returns how to handle a refusal.
-    pub(super) fn hear_of_right(
+    /// Records the API's answer about a pod, and returns how to handle a refusal.
+    pub(super) fn hear(
         &mut self,
         verb: &'static str,
         uid: &PodUid,
         result: &Outcome<()>,
+        now: Duration,
     ) -> Refusal {
-        let now = self.clock.monotonic();
-        let asked = self.refusals.verbs.entry(verb).or_default();
+        let asked = self.verbs.entry(verb).or_default();
         match result.as_ref().map_err(|failure| failure.kind) {
             Err(FailureKind::Forbidden) => asked.refuse(uid, now),
             // The API checks RBAC before it searches for the object.
@@ -144,86 +140,59 @@ impl Agent {
             ) => asked.grant(),
             Err(_) => {}
         }
-        let refusal =
-            if self.refusals.is_patient(verb, now) { Refusal::Passing } else { Refusal::OfPod };
-        if let Err(failure) = result
-            && failure.kind == FailureKind::Forbidden
-            && refusal == Refusal::OfPod
-        {
-            self.report_refusal(verb, uid, &failure.to_string());
-            self.stop_forbidden(verb);
-        }
-        refusal
+        if self.is_patient(verb, now) { Refusal::Passing } else { Refusal::OfPod }
     }
 
-    /// Records the API's response about the node, and returns how to handle a refusal: there is no
-    /// second object to compare with.
-    pub(super) fn hear_of_node_right(
+    /// Records the API's answer about the node.
+    pub(super) fn hear_of_node(
         &mut self,
         verb: &'static str,
         result: &Outcome<()>,
+        now: Duration,
     ) -> Refusal {
-        let now = self.clock.monotonic();
-        let asked = self.refusals.verbs.entry(verb).or_default();
+        let asked = self.verbs.entry(verb).or_default();
         match result {
             Ok(()) => asked.grant(),
             Err(failure) if failure.kind == FailureKind::Forbidden => {
                 asked.since.get_or_insert(now);
-                if self.refusals.is_patient(verb, now) {
+                if self.is_patient(verb, now) {
                     return Refusal::Passing;
                 }
-                self.stop_verb(verb, &failure.to_string());
             }
             Err(_) => {}
         }
         Refusal::Final
     }
 
-    /// Stops a verb that is still refused after its time. Calls without a response prove nothing.
-    fn stop_forbidden(&mut self, verb: &'static str) {
-        let Some(asked) = self.refusals.verbs.get(verb) else { return };
-        if asked.is_in_doubt() {
-            let pods = asked.refused.len();
-            let why = format!("refused for {pods} different pods, granted for none");
-            self.stop_verb(verb, &why);
-        }
+    /// Whether a refusal is the first one to report; later ones repeat it.
+    pub(super) fn is_new(&mut self, verb: &'static str) -> bool {
+        let asked = self.verbs.entry(verb).or_default();
+        !asked.stopped && !std::mem::replace(&mut asked.reported, true)
     }
 
-    fn stop_verb(&mut self, verb: &'static str, why: &str) {
-        let asked = self.refusals.verbs.entry(verb).or_default();
-        if std::mem::replace(&mut asked.stopped, true) {
-            return;
-        }
+    /// Why the agent lacks the right to a verb that is still refused after its time. Calls without
+    /// a response prove nothing.
+    pub(super) fn lacks(&self, verb: &str) -> Option<String> {
+        let asked = self.verbs.get(verb).filter(|asked| asked.is_in_doubt())?;
+        Some(format!("refused for {} different pods, granted for none", asked.refused.len()))
+    }
+
+    /// Stops a verb; returns whether it was not stopped before.
+    pub(super) fn stop(&mut self, verb: &'static str) -> bool {
+        let asked = self.verbs.entry(verb).or_default();
         asked.reported = true;
-        let text = format!("the API forbids `{verb}`, it is not tried again: {why}");
-        self.calls.log(true, None, text.clone());
-        self.emit_event(true, NOT_PERMITTED, text);
-    }
-
-    fn report_refusal(&mut self, verb: &'static str, uid: &PodUid, why: &str) {
-        let asked = self.refusals.verbs.entry(verb).or_default();
-        if asked.stopped || std::mem::replace(&mut asked.reported, true) {
-            return;
-        }
-        let name = self.pods.get(uid).map(|pod| format!("{}/{}", pod.namespace, pod.name));
-        let name = name.unwrap_or_else(|| uid.0.clone());
-        self.emit_event(
-            true,
-            NOT_PERMITTED,
-            format!("the API refuses `{verb}` for pod {name}: {why}"),
-        );
+        !std::mem::replace(&mut asked.stopped, true)
     }
 
     /// Outside of a shutdown there is time to test whether the right was granted since.
-    pub(super) fn forget_refusals(&mut self) {
-        if self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.is_released()) {
+    pub(super) fn forget(&mut self, situation: Situation, clock: &Clock) {
+        if situation.runs && !situation.released {
             return;
         }
-        if self.shutdown.is_none() {
-            self.refusals.retries_until = None;
+        if !situation.runs {
+            self.retries_until = None;
         }
-        let clock = &self.clock;
-        self.refusals.verbs.retain(|_, asked| {
+        self.verbs.retain(|_, asked| {
             asked.since.is_none_or(|since| !clock.reached(since + FORBIDDEN_FOR))
         });
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::Enforcement;
+use super::settings::Enforcement;
 use crate::pod::PodUid;
 use crate::pressure::observe::Observation;
 use crate::pressure::signal::Signal;

@@ -17,17 +17,20 @@ use std::time::Duration;
 
 use epilogue_common::outcome::{Failure, Outcome};
 
-use super::calls::{Part, Verb};
+use super::calls::{Answer, Part, Verb};
+use super::facts::{Facts, News, Situation};
 use super::notices::{POD_FAILED, POD_STUCK, WOULD_FAIL};
+use super::out::Out;
 use super::refusals::FORBIDDEN_FOR;
+use super::settings::Enforcement;
+use super::status::StuckStatus;
 use super::status::WouldHave;
-use super::{Agent, Enforcement, StuckStatus};
 use crate::pod::{PodSource, PodUid, PodView};
 use crate::protocol::action::{PodRef, Purpose, Reach};
 use crate::protocol::event::RuntimeState;
 use crate::termination::attempt::{Attempt, Follow, Pace, REPORT, WAIT_MAX};
 use crate::termination::hanging::{
-    Evidence, Finding, Hang, Judgement, KubeletLiveness, Obstacle, judge,
+    self, Evidence, Finding, Hang, Judgement, KubeletLiveness, Obstacle,
 };
 use crate::termination::progress::PATCH_STATUS;
 use crate::termination::{patches, stop_timeout};
@@ -106,12 +109,12 @@ impl Case {
 }
 
 impl Stuck {
-    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
+    fn pod_gone(&mut self, uid: &PodUid) {
         self.cases.remove(uid);
         self.seen_since.remove(uid);
     }
 
-    pub(super) fn summary(&self) -> StuckStatus {
+    pub(super) fn status(&self) -> StuckStatus {
         let mut pods: BTreeMap<Hang, usize> = BTreeMap::new();
         for finding in self.cases.values().filter_map(|case| case.finding) {
             *pods.entry(finding.hang).or_default() += 1;
@@ -126,108 +129,124 @@ impl Stuck {
     }
 }
 
-impl Agent {
+/// Whether the pod is deleted and still has to end.
+fn is_deleted(pod: &PodView, facts: &Facts) -> bool {
+    pod.is_terminating()
+        && !pod.is_terminal()
+        && pod.source == PodSource::Api
+        && !facts.is_own(&pod.uid)
+}
+
+/// How long the pod's grace is over; `None` if it is not. The deletion timestamp is the grace's
+/// end.
+fn over(pod: &PodView, facts: &Facts) -> Option<Duration> {
+    let end = pod.details.deleted_at?;
+    Duration::try_from(facts.clock.now().wall.duration_since(end)).ok()
+}
+
+fn enforces(facts: &Facts) -> bool {
+    facts.settings.enforce && facts.settings.features.stuck_pods == Enforcement::Enforce
+}
+
+impl Stuck {
     /// Advances the checks and the writes.
-    pub(super) fn advance_stuck(&mut self) {
-        if self.settings.features.stuck_pods == Enforcement::Off {
+    pub(super) fn advance(&mut self, news: &[News], facts: &Facts, out: &mut Out) {
+        for news in news {
+            if let News::PodGone(uid) = news {
+                self.pod_gone(uid);
+            }
+        }
+        if facts.settings.features.stuck_pods == Enforcement::Off {
             return;
         }
-        let busy = self.shutdown.is_some() || self.journaled.is_some() || self.stop_at.is_some();
-        if busy || !self.pods.is_listed() {
-            self.stuck.stand_still();
+        let Situation { runs, journaled, .. } = facts.situation;
+        let busy = runs || journaled || facts.stop_at.is_some();
+        if busy || !facts.pods.is_listed() {
+            self.stand_still();
             return;
         }
-        let any = self.pods.iter().any(|pod| self.is_deleted(pod))
-            || self.stuck.cases.values().any(|case| case.finding.is_some());
-        if any && self.clock.reached(self.stuck.next_at) {
-            self.stuck.next_at = self.clock.monotonic() + self.settings.features.stuck_times.pace;
-            self.stuck.round += 1;
-            self.go_through_the_deleted();
+        let any = facts.pods.iter().any(|pod| is_deleted(pod, facts))
+            || self.cases.values().any(|case| case.finding.is_some());
+        if any && facts.clock.reached(self.next_at) {
+            self.next_at = facts.clock.monotonic() + facts.settings.features.stuck_times.pace;
+            self.round += 1;
+            self.select(facts);
             // Wakes the agent for the next round, whatever this one brings.
-            self.clock.reached(self.stuck.next_at);
+            facts.clock.reached(self.next_at);
         }
-        self.inspect_the_stuck();
-        let seen: Vec<PodUid> = self
-            .stuck
-            .cases
-            .iter()
-            .filter(|(_, case)| case.seen.is_some())
-            .map(|(uid, _)| uid.clone())
-            .collect();
+        self.inspect(facts, out);
+        let seen = self.cases.iter().filter(|(_, case)| case.seen.is_some());
+        let seen: Vec<PodUid> = seen.map(|(uid, _)| uid.clone()).collect();
         for uid in seen {
-            self.judge_stuck(&uid);
+            self.judge(&uid, facts, out);
         }
-    }
-
-    /// Whether the pod is deleted and still has to end.
-    fn is_deleted(&self, pod: &PodView) -> bool {
-        pod.is_terminating()
-            && !pod.is_terminal()
-            && pod.source == PodSource::Api
-            && self.settings.own_pod.as_ref() != Some(&pod.uid)
-    }
-
-    /// How long the pod's grace is over; `None` if it is not. The deletion timestamp is the grace's
-    /// end.
-    fn over(&self, pod: &PodView) -> Option<Duration> {
-        let end = pod.details.deleted_at?;
-        Duration::try_from(self.clock.now().wall.duration_since(end)).ok()
     }
 
     /// The kubelet's liveness for a pod whose time is over.
-    fn liveness_of(&self, pod: &PodView) -> Option<KubeletLiveness> {
-        let times = &self.settings.features.stuck_times;
-        let grace = pod.deletion_grace_seconds.filter(|_| self.is_deleted(pod))?;
-        let liveness = self.kubelet.liveness(self.clock.monotonic(), times)?;
+    fn liveness_of(&self, pod: &PodView, facts: &Facts) -> Option<KubeletLiveness> {
+        let times = &facts.settings.features.stuck_times;
+        let grace = pod.deletion_grace_seconds.filter(|_| is_deleted(pod, facts))?;
+        let liveness = facts.kubelet.liveness(facts.clock.monotonic(), times)?;
         let wait =
             if liveness == KubeletLiveness::Lives { times.kubelet_timeout } else { times.margin };
         // Clocks jump, and in a suspend no kubelet terminates anything. So the agent must also have
         // seen the deleted pod for this long. That time alone is enough in the end.
-        let mut since = *self.stuck.seen_since.get(&pod.uid)?;
+        let mut since = *self.seen_since.get(&pod.uid)?;
         // A kubelet that has come back gives each pod its grace again.
         if liveness == KubeletLiveness::Lives {
-            let back = self.kubelet.lives_since.unwrap_or_default();
+            let back = facts.kubelet.lives_since.unwrap_or_default();
             since = since.max(back + Duration::from_secs(grace.into()));
         }
-        let seen = self.clock.monotonic().saturating_sub(since);
-        let over = self.over(pod).is_some_and(|over| over > wait);
+        let seen = facts.clock.monotonic().saturating_sub(since);
+        let over = over(pod, facts).is_some_and(|over| over > wait);
         let over = over || seen > wait + Duration::from_secs(grace.into());
         (over && seen >= wait).then_some(liveness)
     }
 
-    fn enforces_stuck(&self) -> bool {
-        self.settings.enforce && self.settings.features.stuck_pods == Enforcement::Enforce
+    /// Takes an answer about a pod.
+    pub(super) fn answered(
+        &mut self,
+        uid: &PodUid,
+        answer: Answer<'_>,
+        facts: &Facts,
+        out: &mut Out,
+    ) {
+        match answer {
+            Answer::Written(result) => self.was_written(uid, result, facts, out),
+            Answer::Runtime(result) => self.was_inspected(uid, result, facts),
+            Answer::Read(_) => {}
+        }
     }
 
     /// Selects the pods to check in this round.
-    fn go_through_the_deleted(&mut self) {
-        let now = self.clock.monotonic();
-        let deleted = self.pods.iter().filter(|pod| self.is_deleted(pod));
+    fn select(&mut self, facts: &Facts) {
+        let now = facts.clock.monotonic();
+        let deleted = facts.pods.iter().filter(|pod| is_deleted(pod, facts));
         let deleted: Vec<PodUid> = deleted.map(|pod| pod.uid.clone()).collect();
         for uid in deleted {
-            self.stuck.seen_since.entry(uid).or_insert(now);
+            self.seen_since.entry(uid).or_insert(now);
         }
-        let event_interval = self.settings.features.stuck_times.event_interval;
-        let flag = self.settings.features.fail_hanging_starts;
-        let hanging: BTreeMap<PodUid, (PodView, KubeletLiveness)> = self
+        let event_interval = facts.settings.features.stuck_times.event_interval;
+        let flag = facts.settings.features.fail_hanging_starts;
+        let hanging: BTreeMap<PodUid, (PodView, KubeletLiveness)> = facts
             .pods
             .iter()
-            .filter_map(|pod| Some((pod.uid.clone(), (pod.clone(), self.liveness_of(pod)?))))
+            .filter_map(|pod| Some((pod.uid.clone(), (pod.clone(), self.liveness_of(pod, facts)?))))
             .collect();
-        for (uid, case) in &mut self.stuck.cases {
+        for (uid, case) in &mut self.cases {
             if !hanging.contains_key(uid) {
                 case.forget_evidence();
             }
         }
         // The record of writes is kept for as long as the pod exists.
-        self.stuck.cases.retain(|uid, case| {
+        self.cases.retain(|uid, case| {
             let known = case.written > 0 || case.event_at.is_some() || case.writing.is_some();
             known || hanging.contains_key(uid)
         });
-        let acts = self.enforces_stuck();
+        let acts = enforces(facts);
         for (uid, (pod, liveness)) in hanging {
             let new = || Case::new(&pod, liveness);
-            let case = self.stuck.cases.entry(uid).or_insert_with(new);
+            let case = self.cases.entry(uid).or_insert_with(new);
             if case.liveness != liveness {
                 case.liveness = liveness;
                 case.forget_evidence();
@@ -238,42 +257,47 @@ impl Agent {
         }
     }
 
-    fn inspect_the_stuck(&mut self) {
-        let now = self.clock.monotonic();
-        for (uid, case) in &mut self.stuck.cases {
+    fn inspect(&mut self, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
+        for (uid, case) in &mut self.cases {
             if !case.inspect_due {
                 continue;
             }
-            if !self.settings.runtime {
+            if !facts.settings.runtime {
                 case.inspect_due = false;
                 case.seen = Some((now, None));
                 continue;
             }
-            if self.calls.is_busy_with(uid) {
+            if out.calls.is_busy_with(uid) {
                 continue;
             }
-            if !self.calls.has_room_to_inspect() {
+            if !out.calls.has_room_to_inspect() {
                 return;
             }
             case.inspect_due = false;
-            self.calls.ask_runtime(Part::Stuck, Verb::Inspect, case.pod.clone());
+            out.calls.ask_runtime(Part::Stuck, Verb::Inspect, case.pod.clone());
         }
     }
 
     /// Takes the runtime's response about the pod, or its failure.
-    pub(super) fn stuck_seen(&mut self, uid: &PodUid, result: &Result<RuntimeState, Failure>) {
-        let now = self.clock.monotonic();
-        let Some(case) = self.stuck.cases.get_mut(uid) else { return };
+    fn was_inspected(
+        &mut self,
+        uid: &PodUid,
+        result: &Result<RuntimeState, Failure>,
+        facts: &Facts,
+    ) {
+        let now = facts.clock.monotonic();
+        let Some(case) = self.cases.get_mut(uid) else { return };
         case.seen = Some((now, result.as_ref().ok().cloned()));
     }
 
     /// Decides about one pod by its latest evidence.
-    fn judge_stuck(&mut self, uid: &PodUid) {
-        let now = self.clock.monotonic();
-        let round = self.stuck.round;
-        let Some(pod) = self.pods.get(uid).cloned() else { return };
-        let liveness = self.liveness_of(&pod);
-        let Some(case) = self.stuck.cases.get_mut(uid) else { return };
+    fn judge(&mut self, uid: &PodUid, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
+        let round = self.round;
+        let Some(pod) = facts.pods.get(uid) else { return };
+        let liveness = self.liveness_of(pod, facts);
+        let Some(case) = self.cases.get_mut(uid) else { return };
         let Some((at, state)) = case.seen.take() else { return };
         // The kubelet has come or gone since: the evidence is outdated.
         if liveness != Some(case.liveness) {
@@ -287,36 +311,43 @@ impl Agent {
         let since = nothing.then(|| case.nothing_since.unwrap_or(round));
         case.nothing_since = since;
         let evidence = Evidence {
-            pod: &pod,
+            pod,
             liveness: case.liveness,
             runtime: state.as_ref(),
             twice: since.is_some_and(|since| since < round),
-            fail_hanging_starts: self.settings.features.fail_hanging_starts,
+            fail_hanging_starts: facts.settings.features.fail_hanging_starts,
             written: case.written,
             stops: case.stops,
         };
-        let mut finding = judge(&evidence);
+        let mut finding = hanging::judge(&evidence);
         let refused = case.refused_until.is_some_and(|until| now < until)
-            || self.refusals.forbids(PATCH_STATUS);
+            || out.refusals.forbids(PATCH_STATUS);
         if finding.judgement == Judgement::Fail && refused {
             finding.judgement = Judgement::Leave(Obstacle::Refused);
         }
         case.finding = Some(finding);
-        self.act_on(&pod, finding, state);
+        self.act_on(pod, finding, state, facts, out);
     }
 
-    fn act_on(&mut self, pod: &PodView, finding: Finding, state: Option<RuntimeState>) {
-        let now = self.clock.monotonic();
-        let pace = self.settings.features.stuck_times.pace;
-        let acts = self.enforces_stuck();
-        let round = self.stuck.round;
-        let room = self.calls.has_room();
-        let over = self.over(pod).unwrap_or_default();
-        let Some(case) = self.stuck.cases.get_mut(&pod.uid) else { return };
+    fn act_on(
+        &mut self,
+        pod: &PodView,
+        finding: Finding,
+        state: Option<RuntimeState>,
+        facts: &Facts,
+        out: &mut Out,
+    ) {
+        let now = facts.clock.monotonic();
+        let pace = facts.settings.features.stuck_times.pace;
+        let acts = enforces(facts);
+        let round = self.round;
+        let room = out.calls.has_room();
+        let over = over(pod, facts).unwrap_or_default();
+        let Some(case) = self.cases.get_mut(&pod.uid) else { return };
         match finding.judgement {
             Judgement::CheckAgain => {}
-            Judgement::Leave(_) => self.report_stuck(pod, finding),
-            _ if !acts => self.report_stuck(pod, finding),
+            Judgement::Leave(_) => self.report(pod, finding, facts, out),
+            _ if !acts => self.report(pod, finding, facts, out),
             Judgement::StopSandbox => {
                 if case.stopped_in.replace(round) == Some(round) {
                     return;
@@ -327,8 +358,8 @@ impl Agent {
                 let grace = pod.deletion_grace_seconds.unwrap_or_default();
                 let wait = stop_timeout::at_ease(case.stops.saturating_sub(1));
                 let text = "nothing runs in its sandbox any more, which is stopped";
-                self.calls.log(false, Some(&case.pod), text);
-                self.calls.stop(Part::Stuck, pod, grace, Reach::Pod, wait);
+                out.calls.log(false, Some(&case.pod), text);
+                out.calls.stop(Part::Stuck, pod, grace, Reach::Pod, wait);
             }
             Judgement::Fail => {
                 if case.written_at.is_some_and(|at| now < at + pace) {
@@ -341,21 +372,17 @@ impl Agent {
                 case.written_at = Some(now);
                 let words = finding.failed(case.liveness, over);
                 case.writing = Some(format!("Failed by the agent: {words}."));
-                self.send_stuck_fail(pod);
+                let body = patches::failed_for_deleter(pod, facts.clock.now().wall);
+                out.calls.patch(Part::Stuck, Purpose::Fail, &PodRef::of(pod), body);
             }
         }
     }
 
-    fn send_stuck_fail(&mut self, pod: &PodView) {
-        let wall = self.clock.now().wall;
-        let body = patches::failed_for_deleter(pod, wall);
-        self.calls.patch(Part::Stuck, Purpose::Fail, &PodRef::of(pod), body);
-    }
-
     /// Takes the API's response to the phase. After a failure, the next round checks the pod again.
-    pub(super) fn stuck_failed(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        let now = self.clock.monotonic();
-        let Some(case) = self.stuck.cases.get_mut(uid) else { return };
+    fn was_written(&mut self, uid: &PodUid, result: &Outcome<()>, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
+        out.hear_of_right(facts, PATCH_STATUS, uid, result);
+        let Some(case) = self.cases.get_mut(uid) else { return };
         let pod = case.pod.clone();
         let Some(text) = case.writing.take() else { return };
         // The next round is the retry.
@@ -364,13 +391,13 @@ impl Agent {
             Follow::Done => {
                 case.written += 1;
                 case.finding = None;
-                self.stuck.failed += 1;
-                self.calls.log(true, Some(&pod), text.clone());
-                self.emit_pod_event(pod, POD_FAILED, &text);
+                self.failed += 1;
+                out.calls.log(true, Some(&pod), text.clone());
+                out.emit_pod_event(pod, POD_FAILED, &text);
             }
             Follow::Refused => {
                 case.refused_until = Some(now + FORBIDDEN_FOR);
-                self.calls.log_refusal(&pod, "the API refuses its phase", result);
+                out.calls.log_refusal(&pod, "the API refuses its phase", result);
             }
             // An attempt without a response is not counted: if the API applied it, the pod shows
             // it.
@@ -379,13 +406,13 @@ impl Agent {
     }
 
     /// Reports that the pod hangs, or what would be done about it, at limited intervals.
-    fn report_stuck(&mut self, pod: &PodView, finding: Finding) {
-        let now = self.clock.monotonic();
-        let features = &self.settings.features;
-        let only_observes = !self.enforces_stuck();
+    fn report(&mut self, pod: &PodView, finding: Finding, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
+        let features = &facts.settings.features;
+        let only_observes = !enforces(facts);
         let pause = features.stuck_times.event_interval;
-        let over = self.over(pod).unwrap_or_default();
-        let Some(case) = self.stuck.cases.get_mut(&pod.uid) else { return };
+        let over = over(pod, facts).unwrap_or_default();
+        let Some(case) = self.cases.get_mut(&pod.uid) else { return };
         if !case.may_report(now, pause) {
             return;
         }
@@ -395,14 +422,14 @@ impl Agent {
             _ => {
                 // Later events of the same pod repeat the first.
                 let count = u64::from(!std::mem::replace(&mut case.would_fail, true));
-                *self.status.would_have.entry(WouldHave::FailStuck).or_default() += count;
+                *out.status.would_have.entry(WouldHave::FailStuck).or_default() += count;
                 let words = finding.failed(case.liveness, over);
                 (WOULD_FAIL, format!("Would be failed if the agent were set to enforce: {words}."))
             }
         };
         case.event_at = Some(now);
         let pod_ref = case.pod.clone();
-        self.calls.log(true, Some(&pod_ref), text.clone());
-        self.emit_pod_event(pod_ref, reason, &text);
+        out.calls.log(true, Some(&pod_ref), text.clone());
+        out.emit_pod_event(pod_ref, reason, &text);
     }
 }

@@ -12,7 +12,6 @@ use super::observe::Observation;
 pub use super::observe::{Measured, Measurements};
 use super::signal::Signal;
 use super::thresholds::Threshold;
-use crate::pod::PodUid;
 
 /// How long a victim of a hard threshold delays the next one for memory, at most. Its grace is 1 s;
 /// if memory is still short after this wait, the kernel may kill.
@@ -68,22 +67,20 @@ pub struct Watch {
     crossed_since: BTreeMap<usize, Duration>,
     /// The next victim needs a measurement later than this, by signal.
     acted_on: BTreeMap<Signal, Duration>,
-    /// The victims that are still terminating.
-    victims: Vec<Victim>,
     /// End of the wait for the removal of the last victim's files.
     cleaned_until: Option<Duration>,
     /// End of the wait for the unmount of the last victim's volumes in memory.
     unmounted_until: Option<Duration>,
 }
 
-#[derive(Debug)]
-struct Victim {
-    uid: PodUid,
+/// How long a victim that is still terminating delays the next one.
+#[derive(Clone, Copy, Debug)]
+pub struct Hold {
     hard: bool,
-    /// Until when the victim delays the next one for memory.
-    holds_up_memory_until: Duration,
-    /// Until when the victim delays the next one for other signals.
-    holds_up_until: Duration,
+    /// Until when it delays the next one for memory.
+    memory_until: Duration,
+    /// Until when it delays the next one for other signals.
+    until: Duration,
 }
 
 impl Cause {
@@ -130,15 +127,14 @@ impl Watch {
             config,
             crossed_since: BTreeMap::new(),
             acted_on: BTreeMap::new(),
-            victims: Vec::new(),
             cleaned_until: None,
             unmounted_until: None,
         }
     }
 
     /// Judges new measurements. Returns the shortages for which to terminate a pod, in order; one
-    /// pod at a time.
-    pub fn check(&mut self, measured: &Measurements, now: Duration) -> Vec<Cause> {
+    /// pod at a time: `holds` are those of the victims that are still terminating.
+    pub fn check(&mut self, measured: &Measurements, holds: &[Hold], now: Duration) -> Vec<Cause> {
         let crossed = self.crossed(measured);
         self.crossed_since.retain(|position, _| crossed.contains(position));
         for position in &crossed {
@@ -150,30 +146,24 @@ impl Watch {
         if !self.crossed_now().any(|threshold| is_memory(threshold.signal)) {
             self.unmounted_until = None;
         }
-        self.causes(measured, now)
+        self.causes(measured, holds, now)
     }
 
-    /// Records the victim of a cause, and its grace.
-    pub fn victim_chosen(&mut self, uid: PodUid, cause: &Cause, grace_seconds: u32, now: Duration) {
+    /// Records that a victim of the cause was chosen; returns how long it delays the next one.
+    pub fn victim_chosen(&mut self, cause: &Cause, grace_seconds: u32, now: Duration) -> Hold {
         let hard = cause.is_hard();
         let soft = SOFT_WAIT_MAX.saturating_add(Duration::from_secs(u64::from(grace_seconds)));
         let soft = soft.min(SOFT_HOLD_MAX);
         let (memory, others) =
             if hard { (HARD_WAIT_MAX, HARD_WAIT_MAX_AT_EASE) } else { (soft, soft) };
         self.acted_on.insert(cause.signal, now);
-        self.victims.push(Victim {
-            uid,
-            hard,
-            holds_up_memory_until: now.saturating_add(memory),
-            holds_up_until: now.saturating_add(others),
-        });
+        Hold { hard, memory_until: now.saturating_add(memory), until: now.saturating_add(others) }
     }
 
-    /// The pod is terminal or gone.
-    pub fn victim_ended(&mut self, uid: &PodUid, now: Duration) {
-        let before = self.victims.len();
-        self.victims.retain(|victim| victim.uid != *uid);
-        if self.victims.len() != before {
+    /// The victim is terminal or gone. One that has delayed the next for long enough does not delay
+    /// it any more.
+    pub fn victim_ended(&mut self, hold: Hold, now: Duration) {
+        if now < hold.until {
             // A pod releases its resources only after it has terminated.
             self.acted_on.values_mut().for_each(|at| *at = now);
         }
@@ -193,12 +183,17 @@ impl Watch {
     /// Judges a stall: all tasks of pods wait for memory `full_ms` of each second, before a
     /// threshold reports it. The cause carries the threshold that applies, crossed or not. ([EV28],
     /// [EV13])
-    pub fn stalled(&mut self, full_ms: u64, memory: &Measured, now: Duration) -> Option<Cause> {
+    pub fn stalled(
+        &self,
+        full_ms: u64,
+        memory: &Measured,
+        holds: &[Hold],
+        now: Duration,
+    ) -> Option<Cause> {
         let signal = Signal::MemoryAvailable;
-        self.forget_stubborn(now);
         let new = self.acted_on.get(&signal).is_none_or(|at| memory.at > *at);
         let goes = self.unmounted_until.is_some_and(|at| now < at);
-        if !new || goes || self.is_held_up(signal, true, now) {
+        if !new || goes || is_held_up(holds, signal, true, now) {
             return None;
         }
         let mut thresholds = self.config.thresholds.iter();
@@ -237,8 +232,7 @@ impl Watch {
         (0..self.config.thresholds.len()).filter(is_crossed).collect()
     }
 
-    fn causes(&mut self, measured: &Measurements, now: Duration) -> Vec<Cause> {
-        self.forget_stubborn(now);
+    fn causes(&self, measured: &Measurements, holds: &[Hold], now: Duration) -> Vec<Cause> {
         let due = self.crossed_since.iter().filter_map(|(position, since)| {
             let threshold = self.config.thresholds[*position];
             let lasted = now.saturating_sub(*since);
@@ -252,7 +246,7 @@ impl Watch {
             };
             let hard = threshold.grace.is_none();
             let held_up =
-                self.is_held_up(threshold.signal, hard, now) || goes.is_some_and(|at| now < at);
+                is_held_up(holds, threshold.signal, hard, now) || goes.is_some_and(|at| now < at);
             (is_due && is_new && !held_up).then(|| {
                 let Observation { available, capacity } = measured.observation;
                 Cause {
@@ -266,27 +260,19 @@ impl Watch {
         });
         due.collect()
     }
+}
 
-    /// Allows one victim at a time. A slow victim of a soft threshold never delays one of a hard
-    /// threshold.
-    ///
-    /// DIVERGES(upstream): upstream waits for a victim without a limit, in a soft eviction for the
-    /// pod's whole grace, whatever else runs short.
-    fn is_held_up(&self, signal: Signal, hard: bool, now: Duration) -> bool {
-        let holds_up = |victim: &Victim| {
-            let until = if is_memory(signal) {
-                victim.holds_up_memory_until
-            } else {
-                victim.holds_up_until
-            };
-            now < until && (victim.hard || !hard)
-        };
-        self.victims.iter().any(holds_up)
-    }
-
-    fn forget_stubborn(&mut self, now: Duration) {
-        self.victims.retain(|victim| victim.holds_up_until > now);
-    }
+/// Allows one victim at a time. A slow victim of a soft threshold never delays one of a hard
+/// threshold.
+///
+/// DIVERGES(upstream): upstream waits for a victim without a limit, in a soft eviction for the
+/// pod's whole grace, whatever else runs short.
+fn is_held_up(holds: &[Hold], signal: Signal, hard: bool, now: Duration) -> bool {
+    let holds_up = |hold: &Hold| {
+        let until = if is_memory(signal) { hold.memory_until } else { hold.until };
+        now < until && (hold.hard || !hard)
+    };
+    holds.iter().any(holds_up)
 }
 
 /// Whether the signal is about bytes or inodes.
@@ -301,9 +287,47 @@ fn is_memory(signal: Signal) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod::PodUid;
     use crate::pressure::thresholds::ThresholdFlags;
 
-    fn watch(hard: &str, soft: &str, graces: &str, reclaim: &str) -> Watch {
+    /// A watch with the victims of its causes.
+    struct Tested {
+        watch: Watch,
+        victims: BTreeMap<PodUid, Hold>,
+    }
+
+    impl Tested {
+        fn holds(&self) -> Vec<Hold> {
+            self.victims.values().copied().collect()
+        }
+
+        fn check(&mut self, measured: &Measurements, now: Duration) -> Vec<Cause> {
+            self.watch.check(measured, &self.holds(), now)
+        }
+
+        fn stalled(&self, full_ms: u64, memory: &Measured, now: Duration) -> Option<Cause> {
+            self.watch.stalled(full_ms, memory, &self.holds(), now)
+        }
+
+        fn victim_chosen(&mut self, uid: PodUid, cause: &Cause, grace: u32, now: Duration) {
+            self.victims.insert(uid, self.watch.victim_chosen(cause, grace, now));
+        }
+
+        fn victim_ended(&mut self, uid: &PodUid, now: Duration) {
+            let hold = self.victims.remove(uid).expect("must be a victim");
+            self.watch.victim_ended(hold, now);
+        }
+
+        fn files_go(&mut self, now: Duration) {
+            self.watch.files_go(now);
+        }
+
+        fn pages_go(&mut self, now: Duration) {
+            self.watch.pages_go(now);
+        }
+    }
+
+    fn watch(hard: &str, soft: &str, graces: &str, reclaim: &str) -> Tested {
         let some = |text: &str| Some(text.to_owned());
         let flags = ThresholdFlags {
             hard: some(hard),
@@ -311,11 +335,12 @@ mod tests {
             soft_grace: some(graces),
             minimum_reclaim: some(reclaim),
         };
-        Watch::new(EvictionConfig {
+        let watch = Watch::new(EvictionConfig {
             thresholds: flags.thresholds().expect("must be thresholds"),
             transition: Duration::from_mins(5),
             soft_grace_seconds_max: None,
-        })
+        });
+        Tested { watch, victims: BTreeMap::new() }
     }
 
     fn seconds(seconds: u64) -> Duration {
@@ -331,7 +356,7 @@ mod tests {
     }
 
     /// Prints the threshold for which a pod has to terminate.
-    fn cause(watch: &mut Watch, at: u64, values: &[(Signal, u64)]) -> String {
+    fn cause(watch: &mut Tested, at: u64, values: &[(Signal, u64)]) -> String {
         let causes = watch.check(&measured(at, values), seconds(at));
         let threshold = causes.first().and_then(|cause| cause.threshold);
         threshold.map_or_else(String::new, |threshold| threshold.to_string())
@@ -391,7 +416,7 @@ mod tests {
     fn the_next_victim_for_a_disk_waits_until_the_last_ones_files_are_gone() {
         // The clean-up may take 30 s. ([EV25])
         let mut watch = watch("nodefs.available<100,memory.available<100", "", "", "");
-        let cause_of = |watch: &mut Watch, at| {
+        let cause_of = |watch: &mut Tested, at| {
             watch.check(&measured(at, &[(DISK, 9)]), seconds(at)).first().copied()
         };
         let first = cause_of(&mut watch, 5).expect("must be one");
@@ -491,7 +516,7 @@ mod tests {
     #[test]
     fn a_stall_is_a_hard_cause_and_names_the_threshold_that_applies() {
         let sample = |at| measured(at, &[(MEMORY, 500)])[&MEMORY];
-        let mut none = watch("", "", "", "");
+        let none = watch("", "", "", "");
         let cause = none.stalled(300, &sample(1), seconds(1)).expect("must be one");
         assert_eq!((cause.shortage(), cause.is_hard(), cause.available), (None, true, 500));
         let mut watch = watch("", "memory.available<20%", "memory.available=1h", "");

@@ -74,8 +74,6 @@ pub struct PodTermination {
     pub inspect: Attempt,
     /// When the runtime last proved the termination, on CLOCK_MONOTONIC.
     pub proven_at: Option<Duration>,
-    /// The runtime's last answer.
-    pub runtime: Option<RuntimeState>,
     /// Sets `phase=Failed`, where the agent writes the phase.
     pub fail: Attempt,
     /// Whether the API shows the termination, or the object is gone.
@@ -107,7 +105,6 @@ impl PodTermination {
             grace_seconds: 0,
             inspect: Attempt::default(),
             proven_at: None,
-            runtime: None,
             fail: Attempt::default(),
             reported: false,
             unmounts: false,

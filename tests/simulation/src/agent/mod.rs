@@ -45,6 +45,8 @@ use world::World;
 pub struct Options {
     /// Keep a trace of the events.
     pub trace: bool,
+    /// Show each decision in the trace: all that it gives, and the report.
+    pub plan: bool,
     /// Break the agent, to check the checks.
     pub sabotage: Option<Sabotage>,
     /// Kill the agent after this many actions.

@@ -1,5 +1,6 @@
 //! Prints events and actions for the trace, one line each.
 
+use agent_core::agent::{Plan, Status};
 use agent_core::pod::PodView;
 use agent_core::protocol::action::{Action, ActionId};
 use agent_core::protocol::event::{ActionResult, Event};
@@ -93,4 +94,38 @@ pub(super) fn action(id: ActionId, action: &Action) -> String {
         other => format!("{other:?}"),
     };
     format!("{} {what}", id.0)
+}
+
+/// A decision: what it gives, when the agent wakes, and the report.
+pub(super) fn plan(plan: &Plan, report: Option<&Status>) -> String {
+    let wake = plan.wake.map_or("never".to_owned(), |at| format!("{:.3}", at.as_secs_f64()));
+    let mut lines = vec![format!("plan      wakes at {wake} of CLOCK_MONOTONIC")];
+    lines.extend(plan.actions.iter().map(|(id, each)| format!("    gives {}", action(*id, each))));
+    if let Some(report) = report {
+        let Status { mode, lock, pods, journal_open, stuck, pressure, oom, .. } = report;
+        let left = (report.mark_removals_pending, report.boot_recovery_pending);
+        let (removals, recoveries) = left;
+        lines.push(format!(
+            "   report mode {mode:?}, lock {lock:?}, {pods} pods, journal open {journal_open}, \
+             {removals} marks to remove, {recoveries} to recover, {} victims, {} stuck, {} causes",
+            pressure.victims.len(),
+            stuck.pods.values().sum::<usize>(),
+            oom.oom_conditions_pending,
+        ));
+        if let Some(shutdown) = &report.shutdown {
+            lines.push(format!(
+                "   report shutdown: {:?} {:?}, {} of {} marked, {} terminal, {} awaited, {} \
+                 unacknowledged, cancelled {}",
+                shutdown.mode,
+                shutdown.step,
+                shutdown.marked,
+                shutdown.candidates,
+                shutdown.terminal,
+                shutdown.unreported,
+                shutdown.unacknowledged,
+                shutdown.cancelled,
+            ));
+        }
+    }
+    lines.join("\n           ")
 }

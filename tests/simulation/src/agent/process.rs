@@ -4,17 +4,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use agent_core::agent::{Agent, Settings};
+use agent_core::agent::{Agent, Plan, Settings};
 use agent_core::protocol::action::ActionId;
-use agent_core::protocol::event::{ActionResult, Event};
+use agent_core::protocol::event::{ActionResult, Event, Now};
 
 use super::logind::Stage;
 use super::sabotage::Sabotage;
 use super::world::{Life, World};
 use crate::controller::agenda::Moment;
-
-/// More actions than this without a pause count as a storm.
-const ACTIONS_AT_ONCE_MAX: usize = 5_000;
 
 /// One process.
 pub(super) struct Process {
@@ -161,14 +158,10 @@ impl World {
                 process.agent.handle(event, now);
             }
         }
-        let mut count = 0;
-        loop {
-            let Some(process) = &mut self.process else { return };
-            let Some((id, action)) = process.agent.poll_action(now) else { break };
-            count += 1;
-            if count > ACTIONS_AT_ONCE_MAX {
-                return self.violate("storm: actions without end");
-            }
+        let Some(process) = &mut self.process else { return };
+        let plan = process.agent.plan(now);
+        self.log_plan(&plan);
+        for (id, action) in plan.actions {
             self.stats.actions += 1;
             self.dispatch(id, action);
             if self.options.crash_after == Some(self.stats.actions) {
@@ -176,13 +169,33 @@ impl World {
                 return self.crash(Some(pause));
             }
         }
-        self.sleep_until_deadline(now.monotonic);
+        self.ask_again(now);
+        self.sleep_until(plan.wake, now.monotonic);
         self.exit_if_done();
     }
 
-    fn sleep_until_deadline(&mut self, monotonic: Duration) {
-        let Some(process) = &self.process else { return };
-        let Some(deadline) = process.agent.deadline() else { return };
+    /// Shows a decision that gives something.
+    fn log_plan(&mut self, plan: &Plan) {
+        if self.options.plan && !plan.actions.is_empty() {
+            self.log(|w| {
+                let report = w.process.as_ref().map(|process| process.agent.status());
+                super::print::plan(plan, report)
+            });
+        }
+    }
+
+    /// Asked again with nothing new, the agent gives nothing.
+    fn ask_again(&mut self, now: Now) {
+        let Some(process) = &mut self.process else { return };
+        let report = process.agent.status().clone();
+        let again = process.agent.plan(now);
+        if !again.actions.is_empty() || *process.agent.status() != report {
+            self.violate("asked again with nothing new, it gives something new");
+        }
+    }
+
+    fn sleep_until(&mut self, wake: Option<Duration>, monotonic: Duration) {
+        let Some(deadline) = wake else { return };
         if deadline <= monotonic {
             let words = format!("spins: deadline {deadline:?} at {monotonic:?}");
             return self.violate(&words);

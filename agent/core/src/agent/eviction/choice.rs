@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use epilogue_common::outcome::Failure;
 
-use super::super::Agent;
 use super::super::calls::Task;
+use super::super::facts::Facts;
 use super::super::notices::{LEFT_TO_KUBELET, WOULD_EVICT};
+use super::super::out::Out;
+use super::super::own_marks::OwnMarks;
+use super::super::refusals::Refusals;
 use super::super::status::WouldHave;
+use super::Evictions;
 use super::effective_mode::EffectiveMode;
 use super::is_active;
 use super::victim::Why;
@@ -79,6 +83,14 @@ impl Choices {
     }
 }
 
+/// What decides how the agent may terminate a pod.
+#[derive(Clone, Copy)]
+pub(super) struct Levers<'a> {
+    pub(super) facts: &'a Facts,
+    pub(super) refusals: &'a Refusals,
+    pub(super) own_marks: &'a OwnMarks,
+}
+
 /// The resource of the pods that a signal measures.
 fn resource(signal: Signal) -> Resource {
     match signal.resource() {
@@ -92,89 +104,107 @@ fn observed_again(signal: Signal) -> Duration {
     if resource(signal) == Resource::Disk { WALKED_AGAIN } else { OBSERVED_AGAIN }
 }
 
-impl Agent {
+impl Evictions {
     /// Requests the measurement for a choice, as soon as there is a cause.
-    pub(super) fn choose_on(&mut self) {
+    pub(super) fn advance_choice(&mut self, facts: &Facts, out: &mut Out) {
         // A signal that is only observed, or has no candidate, does not delay the next cause.
-        let causes = self.evictions.causes();
-        if let Some(cause) = causes.into_iter().find(|cause| self.may_choose_for(cause)) {
-            let pods = self.pods.iter().filter(|pod| is_active(pod));
+        let causes = self.causes();
+        if let Some(cause) = causes.into_iter().find(|cause| self.may_choose_for(cause, facts)) {
+            let pods = facts.pods.iter().filter(|pod| is_active(pod));
             let pods = pods.map(|pod| pod.uid.clone()).collect();
-            self.ask(resource(cause.signal), pods, true);
+            self.ask(resource(cause.signal), pods, true, facts, out);
         }
     }
 
-    fn may_choose_for(&self, cause: &Cause) -> bool {
-        let still = matches!(self.effective_mode_for(cause.signal), EffectiveMode::Still(_));
-        if still || self.stop_at.is_some() || !self.pods.is_listed() {
+    fn may_choose_for(&self, cause: &Cause, facts: &Facts) -> bool {
+        let still = matches!(self.effective_mode_for(cause.signal, facts), EffectiveMode::Still(_));
+        if still || facts.stop_at.is_some() || !facts.pods.is_listed() {
             return false;
         }
         // The node does not need to free what a pod's own limit frees. ([EV26])
-        if resource(cause.signal) == Resource::Disk && self.ends_for_own_limits() {
+        if resource(cause.signal) == Resource::Disk && self.ends_for_own_limits(facts) {
             return false;
         }
-        let rests = self.evictions.choices.rests.get(&cause.signal);
-        rests.is_none_or(|until| self.clock.reached(*until))
+        let rests = self.choices.rests.get(&cause.signal);
+        rests.is_none_or(|until| facts.clock.reached(*until))
     }
 
     /// Requests a measurement of pods, one per resource at a time.
-    pub(super) fn ask(&mut self, of: Resource, pods: Vec<PodUid>, all: bool) {
-        let ask = self.evictions.choices.asks.entry(of).or_default();
-        let waits = ask.attempt.is_open() && !ask.attempt.is_due(&self.clock);
+    pub(super) fn ask(
+        &mut self,
+        of: Resource,
+        pods: Vec<PodUid>,
+        all: bool,
+        facts: &Facts,
+        out: &mut Out,
+    ) {
+        let ask = self.choices.asks.entry(of).or_default();
+        let waits = ask.attempt.is_open() && !ask.attempt.is_due(&facts.clock);
         if ask.attempt.is_in_flight() || waits {
             return;
         }
         ask.attempt.want_again();
         ask.attempt.sent();
         ask.all = all.then(|| pods.iter().cloned().collect());
-        self.calls.send(Task::MeasurePods(of), Action::MeasurePods { of, pods });
+        out.calls.send(Task::MeasurePods(of), Action::MeasurePods { of, pods });
     }
 
     pub(in super::super) fn pods_measured(
         &mut self,
         of: Resource,
         result: Result<Figures, Failure>,
+        facts: &Facts,
+        out: &mut Out,
+        own_marks: &OwnMarks,
     ) {
-        let now = self.clock.monotonic();
-        let ask = self.evictions.choices.asks.entry(of).or_default();
+        let now = facts.clock.monotonic();
+        let ask = self.choices.asks.entry(of).or_default();
         let figures = match result {
             Ok(figures) => figures,
             // Without figures nothing is evicted. ([EV7])
             Err(failure) => {
                 ask.attempt.failed(now, MEASURING, Some(&failure));
                 let text = format!("what pods use cannot be measured: {failure}");
-                self.calls.log(true, None, text);
+                out.calls.log(true, None, text);
                 return;
             }
         };
         let Ask { all, .. } = std::mem::take(ask);
-        if self.stands_still() {
+        if facts.situation.owns_pods {
             return;
         }
         if of == Resource::Disk {
-            self.end_for_own_limits(&figures);
+            self.end_for_own_limits(&figures, facts, out, own_marks);
         }
         let Some(asked) = all else { return };
         // The shortage may be over by now, or be another.
-        let causes = self.evictions.causes();
+        let causes = self.causes();
         let is_asked_for = |cause: &Cause| resource(cause.signal) == of;
         let mut causes = causes.into_iter().filter(is_asked_for);
-        if let Some(cause) = causes.find(|cause| self.may_choose_for(cause)) {
-            self.choose(&cause, &figures, &asked);
+        if let Some(cause) = causes.find(|cause| self.may_choose_for(cause, facts)) {
+            self.choose(&cause, &figures, &asked, facts, out, own_marks);
         }
     }
 
-    fn choose(&mut self, cause: &Cause, figures: &Figures, asked: &BTreeSet<PodUid>) {
-        let now = self.clock.monotonic();
+    fn choose(
+        &mut self,
+        cause: &Cause,
+        figures: &Figures,
+        asked: &BTreeSet<PodUid>,
+        facts: &Facts,
+        out: &mut Out,
+        own_marks: &OwnMarks,
+    ) {
+        let now = facts.clock.monotonic();
         let of_disk = resource(cause.signal) == Resource::Disk;
         let known = |of: &PodFigures| of.disk.is_some() || of.inodes.is_some();
         if of_disk && !figures.values().any(known) {
             let text = format!("the pods' disk usage is not known, for {cause}");
-            self.calls.log(true, None, text);
-            self.evictions.choices.rests.insert(cause.signal, now + NO_VICTIM_LASTS);
+            out.calls.log(true, None, text);
+            self.choices.rests.insert(cause.signal, now + NO_VICTIM_LASTS);
             return;
         }
-        let layout = self.evictions.layout.unwrap_or(DiskLayout::Single);
+        let layout = self.layout.unwrap_or(DiskLayout::Single);
         // DIVERGES(upstream): the agent does not evict a pod that never ran, because it has nothing
         // to free. Upstream ranks it as a pod without figures, first of all. It then waits for its
         // end while the shortage goes on. The agent also skips a pod that came during the
@@ -187,34 +217,36 @@ impl Agent {
             Some(figures) => !of_disk || known(figures),
             None => !of_disk && pod.has_run && asked.contains(&pod.uid),
         };
-        let active = self.pods.iter().filter(|pod| is_active(pod)).filter(uses);
+        let active = facts.pods.iter().filter(|pod| is_active(pod)).filter(uses);
         let usages: Vec<PodUsage> =
             active.map(|pod| PodUsage::of(pod, figures.get(&pod.uid))).collect();
         let ranked = rank(cause.signal, layout, &usages);
-        if let Some(pod) = self.culprit_of_kubelet(cause.signal, layout, &ranked) {
-            self.stand_aside(&pod, cause);
+        let levers = Levers { facts, refusals: &out.refusals, own_marks };
+        if let Some(pod) = self.culprit_of_kubelet(cause.signal, layout, &ranked, levers) {
+            self.stand_aside(&pod, cause, facts, out);
             return;
         }
         let chosen = ranked.into_iter().find_map(|usage| {
-            let pod = self.pods.get(&usage.uid)?;
-            let terminator = self.terminator_of(pod, cause.is_hard())?;
+            let pod = facts.pods.get(&usage.uid)?;
+            let terminator = self.terminator_of(pod, cause.is_hard(), levers)?;
             Some((pod.clone(), terminator, usage))
         });
         let Some((pod, terminator, usage)) = chosen else {
-            self.report_no_victim(cause);
+            self.report_no_victim(cause, facts, out);
             return;
         };
-        self.evictions.choices.no_victim = None;
+        self.choices.no_victim = None;
         let has_figures = figures.contains_key(&usage.uid);
         let description = describe(cause.signal, cause.shortage(), has_figures.then_some(usage));
-        if self.effective_mode_for(cause.signal) == EffectiveMode::Enforce {
+        if self.effective_mode_for(cause.signal, facts) == EffectiveMode::Enforce {
             let why = Why { signal: cause.signal.name(), cause: Some(*cause), description };
-            self.begin_eviction(&pod, terminator, why);
+            self.begin_eviction(&pod, terminator, why, facts, out);
             return;
         }
         let until = now + observed_again(cause.signal);
-        self.evictions.choices.rests.insert(cause.signal, until);
-        self.would_end(&pod, cause.signal.name(), &cause.to_string(), &description.message);
+        self.choices.rests.insert(cause.signal, until);
+        let (signal, why) = (cause.signal.name(), cause.to_string());
+        self.would_end(&pod, signal, &why, &description.message, facts, out);
     }
 
     /// Reports what the agent would evict, at limited intervals.
@@ -224,17 +256,19 @@ impl Agent {
         signal: &'static str,
         why: &str,
         message: &str,
+        facts: &Facts,
+        out: &mut Out,
     ) {
-        let now = self.clock.monotonic();
-        if !self.evictions.choices.may_report(&pod.uid, signal, now) {
+        let now = facts.clock.monotonic();
+        if !self.choices.may_report(&pod.uid, signal, now) {
             return;
         }
         let pod = PodRef::of(pod);
-        self.calls.log(false, Some(&pod), format!("would be evicted: {why}"));
-        self.status.pressure.evictions.entry(signal).or_default().would += 1;
-        *self.status.would_have.entry(WouldHave::Evict).or_default() += 1;
+        out.calls.log(false, Some(&pod), format!("would be evicted: {why}"));
+        out.status.pressure.evictions.entry(signal).or_default().would += 1;
+        *out.status.would_have.entry(WouldHave::Evict).or_default() += 1;
         let text = format!("It would be evicted: {message}");
-        self.emit_pod_event(pod, WOULD_EVICT, &text);
+        out.emit_pod_event(pod, WOULD_EVICT, &text);
     }
 
     /// The first pod in rank, if it exceeds its requests and only the kubelet terminates it.
@@ -246,23 +280,26 @@ impl Agent {
         signal: Signal,
         layout: DiskLayout,
         ranked: &[&PodUsage],
+        levers: Levers<'_>,
     ) -> Option<PodView> {
+        let facts = levers.facts;
         let first = ranked.first().filter(|usage| exceeds_asks(signal, layout, usage))?;
         // The rank for tasks starts with priority: there the first pod must also have the most
         // tasks.
         let most = ranked.iter().all(|other| other.tasks <= first.tasks);
-        let pod = self.pods.get(&first.uid)?;
-        let bare = pod.owner == Owner::None && self.settings.bare_pods == BarePods::Leave;
+        let pod = facts.pods.get(&first.uid)?;
+        let bare = pod.owner == Owner::None && facts.settings.bare_pods == BarePods::Leave;
         let counts = signal != Signal::PidAvailable || most;
-        let left = bare && counts && !pod.is_to_end() && self.terminator_of(pod, true).is_none();
+        let left =
+            bare && counts && !pod.is_to_end() && self.terminator_of(pod, true, levers).is_none();
         left.then(|| pod.clone())
     }
 
-    fn stand_aside(&mut self, pod: &PodView, cause: &Cause) {
-        let now = self.clock.monotonic();
+    fn stand_aside(&mut self, pod: &PodView, cause: &Cause, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
         let until = now + observed_again(cause.signal);
-        self.evictions.choices.rests.insert(cause.signal, until);
-        if !self.evictions.choices.may_report(&pod.uid, "left to the kubelet", now) {
+        self.choices.rests.insert(cause.signal, until);
+        if !self.choices.may_report(&pod.uid, "left to the kubelet", now) {
             return;
         }
         let pod = PodRef::of(pod);
@@ -271,16 +308,16 @@ impl Agent {
              no other pod is evicted in its place. Let the agent terminate such pods by \
              --bare-pods."
         );
-        self.calls.log(true, Some(&pod), text.clone());
-        self.emit_pod_event(pod, LEFT_TO_KUBELET, &text);
+        out.calls.log(true, Some(&pod), text.clone());
+        out.emit_pod_event(pod, LEFT_TO_KUBELET, &text);
     }
 
-    fn report_no_victim(&mut self, cause: &Cause) {
-        let until = self.clock.monotonic() + NO_VICTIM_LASTS;
-        self.evictions.choices.rests.insert(cause.signal, until);
-        if self.evictions.choices.no_victim.replace(cause.signal) != Some(cause.signal) {
+    fn report_no_victim(&mut self, cause: &Cause, facts: &Facts, out: &mut Out) {
+        let until = facts.clock.monotonic() + NO_VICTIM_LASTS;
+        self.choices.rests.insert(cause.signal, until);
+        if self.choices.no_victim.replace(cause.signal) != Some(cause.signal) {
             let text = format!("the agent may terminate no pod for {cause}");
-            self.calls.log(true, None, text);
+            out.calls.log(true, None, text);
         }
     }
 
@@ -288,18 +325,23 @@ impl Agent {
     ///
     /// DIVERGES(upstream): the agent terminates a bare pod that may restart only where the operator
     /// allows it. Upstream evicts it and keeps its object; the agent could only delete it. ([EV12])
-    pub(super) fn terminator_of(&self, pod: &PodView, in_haste: bool) -> Option<Terminator> {
-        let now = self.clock.monotonic();
-        let evictions = &self.evictions;
-        let own = self.settings.own_pod.as_ref() == Some(&pod.uid);
-        let refused = evictions.choices.refused.get(&pod.uid).is_some_and(|until| now < *until);
-        let terminating = evictions.victims.contains_key(&pod.uid) || pod.is_to_end();
+    pub(super) fn terminator_of(
+        &self,
+        pod: &PodView,
+        in_haste: bool,
+        levers: Levers<'_>,
+    ) -> Option<Terminator> {
+        let Levers { facts, refusals, own_marks } = levers;
+        let now = facts.clock.monotonic();
+        let own = facts.is_own(&pod.uid);
+        let refused = self.choices.refused.get(&pod.uid).is_some_and(|until| now < *until);
+        let terminating = self.victims.contains_key(&pod.uid) || pod.is_to_end();
         // The pod's present condition is outdated, and must be removed first.
-        let revoked = self.revoked_marks.has(&pod.uid);
+        let revoked = own_marks.removes(&pod.uid);
         if own || refused || terminating || revoked || pod.is_terminal() || is_critical(pod) {
             return None;
         }
-        let allowed = |right: &str| !self.refusals.forbids(right);
+        let allowed = |right: &str| !refusals.forbids(right);
         let may = |by: Terminator| by.right().is_none_or(allowed).then_some(by);
         if !allowed(PATCH_STATUS) {
             return None;
@@ -308,10 +350,10 @@ impl Agent {
         // know.
         let hooks = pod.details.pre_stop && !in_haste && pod.owner != Owner::None;
         // The object stays, as after a kubelet's eviction.
-        if pod.cannot_run_again() && pod.sidecars.is_empty() && self.settings.runtime && !hooks {
+        if pod.cannot_run_again() && pod.sidecars.is_empty() && facts.settings.runtime && !hooks {
             return Some(Terminator::Stop);
         }
-        match (pod.owner, self.settings.bare_pods) {
+        match (pod.owner, facts.settings.bare_pods) {
             // No controller would create it again.
             (Owner::None, BarePods::Leave) => None,
             (Owner::None, BarePods::DeadlineLever) => may(Terminator::Deadline),

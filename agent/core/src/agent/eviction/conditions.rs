@@ -6,7 +6,10 @@ use epilogue_common::names::node_condition::{IO_STALL, MEMORY_STALL};
 use epilogue_common::outcome::Outcome;
 
 use super::super::calls::Task;
-use super::super::{Agent, Enforcement};
+use super::super::facts::Facts;
+use super::super::out::Out;
+use super::super::settings::Enforcement;
+use super::Evictions;
 use crate::protocol::action::Action;
 use crate::termination::attempt::{Attempt, Follow, Pace, REPEATABLE, WAIT_MAX};
 
@@ -71,11 +74,11 @@ impl NodeConditions {
     }
 }
 
-impl Agent {
+impl Evictions {
     /// Records the finding of a sample; `None` means no stall.
-    pub(super) fn note_stall(&mut self, kind: Kind, found: Option<String>) {
-        let now = self.clock.monotonic();
-        let condition = self.evictions.conditions.of(kind);
+    pub(super) fn note_stall(&mut self, kind: Kind, found: Option<String>, facts: &Facts) {
+        let now = facts.clock.monotonic();
+        let condition = self.conditions.of(kind);
         condition.stalls = found.is_some();
         if let Some(message) = found {
             condition.seen_at = Some(now);
@@ -85,30 +88,30 @@ impl Agent {
 
     /// Writes what the node does not show yet. A condition is removed only when its stall has been
     /// over for the transition period. Conditions that an earlier agent left are removed too.
-    pub(super) fn show_conditions(&mut self) {
-        let transition = self.settings.features.eviction.transition;
-        let off = self.settings.features.pressure == Enforcement::Off;
+    pub(super) fn show_conditions(&mut self, facts: &Facts, out: &mut Out) {
+        let transition = facts.settings.features.eviction.transition;
+        let off = facts.settings.features.pressure == Enforcement::Off;
         for kind in Kind::ALL {
-            let condition = self.evictions.conditions.of(kind);
+            let condition = self.conditions.of(kind);
             let lasts = condition
                 .seen_at
-                .is_some_and(|at| !self.clock.reached(at.saturating_add(transition)));
+                .is_some_and(|at| !facts.clock.reached(at.saturating_add(transition)));
             let stands = !off && (condition.stalls || lasts);
-            let shown = &mut self.status.pressure.stalls;
+            let shown = &mut out.status.pressure.stalls;
             match kind {
                 Kind::Memory => shown.memory = stands,
                 Kind::Io => shown.io = stands,
             }
-            self.show_condition(kind, stands);
+            self.show_condition(kind, stands, facts, out);
         }
     }
 
-    fn show_condition(&mut self, kind: Kind, stands: bool) {
-        let Some(view) = self.node.view.as_ref().filter(|_| self.settings.enforce) else { return };
+    fn show_condition(&mut self, kind: Kind, stands: bool, facts: &Facts, out: &mut Out) {
+        let Some(view) = facts.node.as_ref().filter(|_| facts.settings.enforce) else { return };
         let name = kind.name();
         let shown = view.conditions.iter().any(|(other, is)| other == name && *is);
-        let now = self.clock.now();
-        let condition = self.evictions.conditions.of(kind);
+        let now = facts.clock.now();
+        let condition = self.conditions.of(kind);
         if condition.write.is_in_flight() {
             return;
         }
@@ -117,13 +120,13 @@ impl Agent {
             return;
         }
         let again = condition.write.is_done()
-            && self.clock.reached(condition.done_at.saturating_add(SHOWN_AFTER));
+            && facts.clock.reached(condition.done_at.saturating_add(SHOWN_AFTER));
         if condition.sent != Some(stands) || again {
             condition.write = Attempt::wanted();
         }
         condition.write.want();
-        let forbidden = self.refusals.forbids(PATCH_NODE_STATUS);
-        if forbidden || !condition.write.is_due(&self.clock) || !self.calls.has_room() {
+        let forbidden = out.refusals.forbids(PATCH_NODE_STATUS);
+        if forbidden || !condition.write.is_due(&facts.clock) || !out.calls.has_room() {
             return;
         }
         condition.write.sent();
@@ -135,21 +138,23 @@ impl Agent {
         let message = if stands { condition.message.clone() } else { none.to_owned() };
         let reason = kind.reason(stands);
         let text = format!("the node's condition {name} becomes {stands}: {message}");
-        self.calls.log(stands, None, text);
+        out.calls.log(stands, None, text);
         let action =
             Action::SetNodeCondition { kind: name, stands, reason, message, since: now.wall };
-        self.calls.send(Task::NodeCondition(name), action);
+        out.calls.send(Task::NodeCondition(name), action);
     }
 
     pub(in super::super) fn node_condition_set(
         &mut self,
         name: &'static str,
         result: &Outcome<()>,
+        facts: &Facts,
+        out: &mut Out,
     ) {
-        let now = self.clock.monotonic();
-        self.hear_of_node_right(PATCH_NODE_STATUS, result);
+        let now = facts.clock.monotonic();
+        out.hear_of_node_right(&facts.clock, PATCH_NODE_STATUS, result);
         let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) else { return };
-        let condition = self.evictions.conditions.of(kind);
+        let condition = self.conditions.of(kind);
         let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 4 };
         if condition.write.settle(result, now, pace, REPEATABLE) == Follow::Done {
             condition.done_at = now;

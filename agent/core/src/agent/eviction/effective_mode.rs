@@ -3,9 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use super::super::mode::{Kubelet, kubelet};
+use super::super::facts::Facts;
+use super::super::mode::{self, Kubelet};
 use super::super::notices::PRESSURE_OVERLAP;
-use super::super::{Agent, Enforcement};
+use super::super::out::Out;
+use super::super::settings::Enforcement;
+use super::Evictions;
 use crate::pressure::overlap::overlaps;
 use crate::pressure::signal::Signal;
 
@@ -33,94 +36,88 @@ impl Overlaps {
     }
 }
 
-impl Agent {
-    /// Whether a shutdown goes on, which terminates all pods in its own order.
-    pub(super) fn stands_still(&self) -> bool {
-        let now = self.clock.monotonic();
-        let goes_down = self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.is_long_over(now));
-        goes_down || self.journaled.is_some()
+/// The mode on this node.
+pub(super) fn effective_mode(facts: &Facts) -> EffectiveMode {
+    let wanted = facts.settings.features.pressure;
+    if wanted == Enforcement::Off {
+        return EffectiveMode::Still("pressure is turned off");
     }
+    if facts.situation.owns_pods {
+        return EffectiveMode::Still("a shutdown goes on");
+    }
+    // Two evictors for the same shortage evict too many pods; the kubelet waits for the end of
+    // each.
+    let acts = facts.node.as_ref().map(|view| !view.kubelet_pressure.is_empty());
+    if acts == Some(true) {
+        return EffectiveMode::Still("the kubelet reports pressure on the node, and acts");
+    }
+    if wanted == Enforcement::Observe {
+        return EffectiveMode::Observe(None);
+    }
+    if !facts.settings.enforce {
+        return EffectiveMode::Observe(Some("the agent is set to observe"));
+    }
+    let Some(kubelet) = facts.kubelet.facts.as_ref().filter(|_| acts.is_some()) else {
+        return EffectiveMode::Observe(Some("the kubelet's state is not known yet"));
+    };
+    // Unverified kills are worse than the kernel's own.
+    match mode::kubelet(kubelet) {
+        Kubelet::Dead => EffectiveMode::Observe(Some("the kubelet is dead")),
+        Kubelet::Hangs => EffectiveMode::Observe(Some("the kubelet hangs")),
+        Kubelet::Lives | Kubelet::Unknown => EffectiveMode::Enforce,
+    }
+}
 
-    /// The mode on this node.
-    pub(super) fn effective_mode(&self) -> EffectiveMode {
-        let wanted = self.settings.features.pressure;
-        if wanted == Enforcement::Off {
-            return EffectiveMode::Still("pressure is turned off");
+/// Shows the mode, and logs why it is weaker than configured.
+pub(super) fn show_effective_mode(facts: &Facts, out: &mut Out) {
+    let (effective_mode, why) = match effective_mode(facts) {
+        EffectiveMode::Still(_) if facts.settings.features.pressure == Enforcement::Off => {
+            (Enforcement::Off, None)
         }
-        if self.stands_still() {
-            return EffectiveMode::Still("a shutdown goes on");
-        }
-        // Two evictors for the same shortage evict too many pods; the kubelet waits for the end of
-        // each.
-        let acts = self.node.view.as_ref().map(|view| !view.kubelet_pressure.is_empty());
-        if acts == Some(true) {
-            return EffectiveMode::Still("the kubelet reports pressure on the node, and acts");
-        }
-        if wanted == Enforcement::Observe {
-            return EffectiveMode::Observe(None);
-        }
-        if !self.settings.enforce {
-            return EffectiveMode::Observe(Some("the agent is set to observe"));
-        }
-        let Some(facts) = self.kubelet.facts.as_ref().filter(|_| acts.is_some()) else {
-            return EffectiveMode::Observe(Some("the kubelet's state is not known yet"));
+        EffectiveMode::Still(why) => (Enforcement::Off, Some(why)),
+        EffectiveMode::Observe(why) => (Enforcement::Observe, why),
+        EffectiveMode::Enforce => (Enforcement::Enforce, None),
+    };
+    let shown = &mut out.status.pressure;
+    if shown.held_by != why
+        && let Some(why) = why
+    {
+        let text = match effective_mode {
+            Enforcement::Observe => format!("pressure is only observed: {why}"),
+            _ => format!("pressure is left alone: {why}"),
         };
-        // Unverified kills are worse than the kernel's own.
-        match kubelet(facts) {
-            Kubelet::Dead => EffectiveMode::Observe(Some("the kubelet is dead")),
-            Kubelet::Hangs => EffectiveMode::Observe(Some("the kubelet hangs")),
-            Kubelet::Lives | Kubelet::Unknown => EffectiveMode::Enforce,
-        }
+        out.calls.log(false, None, text);
     }
+    shown.mode = effective_mode;
+    shown.held_by = why;
+}
 
+impl Evictions {
     /// The mode for a signal.
-    pub(super) fn effective_mode_for(&self, signal: Signal) -> EffectiveMode {
-        match self.effective_mode() {
-            EffectiveMode::Enforce if self.evictions.overlaps.has(signal) => {
+    pub(super) fn effective_mode_for(&self, signal: Signal, facts: &Facts) -> EffectiveMode {
+        match effective_mode(facts) {
+            EffectiveMode::Enforce if self.overlaps.has(signal) => {
                 EffectiveMode::Observe(Some("the kubelet's own threshold is not below"))
             }
             effective_mode => effective_mode,
         }
     }
 
-    pub(super) fn show_effective_mode(&mut self) {
-        let (effective_mode, why) = match self.effective_mode() {
-            EffectiveMode::Still(_) if self.settings.features.pressure == Enforcement::Off => {
-                (Enforcement::Off, None)
-            }
-            EffectiveMode::Still(why) => (Enforcement::Off, Some(why)),
-            EffectiveMode::Observe(why) => (Enforcement::Observe, why),
-            EffectiveMode::Enforce => (Enforcement::Enforce, None),
-        };
-        let shown = &mut self.status.pressure;
-        if shown.held_by != why
-            && let Some(why) = why
-        {
-            let text = match effective_mode {
-                Enforcement::Observe => format!("pressure is only observed: {why}"),
-                _ => format!("pressure is left alone: {why}"),
-            };
-            self.calls.log(false, None, text);
-        }
-        shown.mode = effective_mode;
-        shown.held_by = why;
-    }
-
     /// Compares our thresholds with the kubelet's own.
-    pub(super) fn check_overlaps(&mut self) {
-        let Some(facts) = &self.kubelet.facts else { return };
-        let thresholds = &self.evictions.watch.config().thresholds;
-        let theirs = facts.eviction.as_ref();
+    pub(super) fn check_overlaps(&mut self, facts: &Facts, out: &mut Out) {
+        let Some(kubelet) = &facts.kubelet.facts else { return };
+        let thresholds = &self.watch.config().thresholds;
+        let theirs = kubelet.eviction.as_ref();
         let found = |signal: &Signal| {
-            let capacity = self.evictions.capacity(*signal);
+            let capacity = self.capacity(*signal);
             capacity.is_some_and(|capacity| overlaps(*signal, thresholds, theirs, capacity))
         };
         let now: BTreeSet<Signal> = Signal::ALL.into_iter().filter(found).collect();
         let said = theirs.is_some();
-        let reported = &mut self.evictions.overlaps.reported;
+        let reported = &mut self.overlaps.reported;
         let new: Vec<Signal> =
             now.iter().copied().filter(|signal| reported.insert(*signal)).collect();
-        self.evictions.overlaps.now = now;
+        self.overlaps.now = now;
         for signal in new {
             let assumed = if said { "" } else { " (it does not say; its defaults are assumed)" };
             let text = format!(
@@ -128,8 +125,7 @@ impl Agent {
                  agent only observes it, because two evictors evict too many pods for one \
                  shortage. Raise the agent's --eviction-hard or --eviction-soft for {signal}."
             );
-            self.calls.log(true, None, text.clone());
-            self.emit_event(true, PRESSURE_OVERLAP, text);
+            out.announce(true, PRESSURE_OVERLAP, text);
         }
     }
 }

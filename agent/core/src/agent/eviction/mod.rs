@@ -2,32 +2,34 @@
 //!
 //! There is no journal, because the condition on the pod is the record. It is in the API before the
 //! agent stops anything of the pod, and it names its reason. An agent that finds one after a
-//! restart knows that its eviction is not in progress any more. (`own_marks_stale.rs`)
+//! restart knows that its eviction is not in progress any more. (`own_marks/finders.rs`)
 
 mod answers;
 mod choice;
 mod conditions;
 mod effective_mode;
 mod own_limits;
-mod own_marks_stale;
 mod sampling;
 mod stalls;
 mod victim;
 
 use std::collections::BTreeMap;
 
-use super::{Agent, Features, VictimStatus};
+use super::calls::{Answer, Verb};
+use super::facts::{Facts, News};
+use super::out::Out;
+use super::own_marks::OwnMarks;
+use super::settings::Features;
+use super::status::VictimStatus;
 use crate::pod::{PodUid, PodView};
 use crate::pressure::signal::Signal;
 use crate::pressure::usage::DiskLayout;
-use crate::pressure::watch::{Cause, Measurements, Watch};
-use crate::termination::progress::PodTermination;
+use crate::pressure::watch::{Cause, Hold, Measurements, Watch};
 
 use choice::Choices;
 use conditions::NodeConditions;
-use effective_mode::Overlaps;
+use effective_mode::{Overlaps, show_effective_mode};
 use own_limits::OwnLimits;
-use own_marks_stale::StaleMarks;
 use sampling::Sampling;
 use stalls::Stalls;
 use victim::Victim;
@@ -42,7 +44,6 @@ pub(super) struct Evictions {
     overlaps: Overlaps,
     choices: Choices,
     own_limits: OwnLimits,
-    stale_marks: StaleMarks,
     /// The last measurements.
     signals: Measurements,
     layout: Option<DiskLayout>,
@@ -65,7 +66,6 @@ impl Evictions {
             overlaps: Overlaps::default(),
             choices: Choices::default(),
             own_limits: OwnLimits::default(),
-            stale_marks: StaleMarks::default(),
             signals: Measurements::new(),
             layout: None,
             crossed: Vec::new(),
@@ -75,20 +75,14 @@ impl Evictions {
         }
     }
 
-    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
+    fn pod_gone(&mut self, uid: &PodUid) {
         self.choices.pod_gone(uid);
         self.stalls.pod_gone(uid);
-        self.stale_marks.pod_gone(uid);
     }
 
     /// Whether the pod's eviction is in progress.
     pub(super) fn has(&self, uid: &PodUid) -> bool {
         self.victims.contains_key(uid)
-    }
-
-    /// The termination of a victim.
-    pub(super) fn termination(&self, uid: &PodUid) -> Option<&PodTermination> {
-        self.victims.get(uid).map(|victim| &victim.termination)
     }
 
     /// Whether any eviction is in progress.
@@ -115,6 +109,11 @@ impl Evictions {
         self.stalled = None;
     }
 
+    /// How long the victims that are still terminating delay the next one.
+    fn holds(&self) -> Vec<Hold> {
+        self.victims.values().filter_map(|victim| victim.hold).collect()
+    }
+
     fn capacity(&self, signal: Signal) -> Option<u64> {
         self.signals.get(&signal).map(|measured| measured.observation.capacity)
     }
@@ -125,28 +124,38 @@ fn is_active(pod: &PodView) -> bool {
     !pod.is_terminal()
 }
 
-impl Agent {
+impl Evictions {
     /// Advances the samples, the choice and the evictions.
-    pub(super) fn advance_evictions(&mut self) {
-        if self.stands_still() {
-            self.evictions.stood_still = true;
-            self.show_effective_mode();
+    pub(super) fn advance(
+        &mut self,
+        news: &[News],
+        facts: &Facts,
+        out: &mut Out,
+        own_marks: &mut OwnMarks,
+    ) {
+        for news in news {
+            if let News::PodGone(uid) = news {
+                self.pod_gone(uid);
+            }
+        }
+        if facts.situation.owns_pods {
+            self.stood_still = true;
+            show_effective_mode(facts, out);
             return;
         }
-        if std::mem::take(&mut self.evictions.stood_still) {
+        if std::mem::take(&mut self.stood_still) {
             self.take_up_victims();
         }
-        self.show_effective_mode();
-        self.revoke_stale_marks();
-        self.show_conditions();
-        self.advance_sampling();
-        self.limits_on();
-        self.choose_on();
-        self.advance_victims();
-        self.show_victims();
+        show_effective_mode(facts, out);
+        self.show_conditions(facts, out);
+        self.advance_sampling(facts, out);
+        self.check_limits(facts, out);
+        self.advance_choice(facts, out);
+        self.advance_victims(facts, out, own_marks);
+        self.show_victims(out);
     }
 
-    fn show_victims(&mut self) {
+    fn show_victims(&self, out: &mut Out) {
         let shown = |victim: &Victim| VictimStatus {
             uid: victim.termination.pod.uid.clone(),
             namespace: victim.termination.pod.namespace.clone(),
@@ -154,6 +163,25 @@ impl Agent {
             signal: victim.signal,
             since: victim.chosen_at,
         };
-        self.status.pressure.victims = self.evictions.victims.values().map(shown).collect();
+        out.status.pressure.victims = self.victims.values().map(shown).collect();
+    }
+
+    /// Takes an answer about a victim; returns whether the pod is gone.
+    pub(super) fn answered(
+        &mut self,
+        verb: Verb,
+        uid: &PodUid,
+        answer: Answer<'_>,
+        facts: &Facts,
+        out: &mut Out,
+    ) -> bool {
+        let Some(victim) = self.victims.get_mut(uid) else { return false };
+        match (answer, verb) {
+            (Answer::Written(result), _) => return victim.was_written(verb, result, facts, out),
+            (Answer::Read(result), _) => return victim.was_read(result, facts),
+            (Answer::Runtime(result), Verb::Stop) => victim.was_stopped(result, facts, out),
+            (Answer::Runtime(result), _) => victim.was_inspected(result, facts, out),
+        }
+        false
     }
 }

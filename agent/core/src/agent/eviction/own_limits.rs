@@ -3,8 +3,12 @@
 
 use std::time::Duration;
 
-use super::super::Agent;
-use super::effective_mode::EffectiveMode;
+use super::super::facts::Facts;
+use super::super::out::Out;
+use super::super::own_marks::OwnMarks;
+use super::Evictions;
+use super::choice::Levers;
+use super::effective_mode::{EffectiveMode, effective_mode};
 use super::is_active;
 use super::victim::Why;
 use crate::pod::{PodUid, PodView};
@@ -29,38 +33,45 @@ fn has_limits(pod: &PodView) -> bool {
     limited || !pod.asks.empty_dirs.is_empty()
 }
 
-impl Agent {
-    /// Whether only the agent enforces the limits.
-    fn are_limits_ours(&self) -> bool {
-        let description = self.kubelet.facts.as_ref().and_then(|facts| facts.eviction.as_ref());
-        !self.kubelet.lives() || description.is_some_and(|kubelet| !kubelet.local_storage_limits)
-    }
+/// Whether only the agent enforces the limits.
+fn are_limits_ours(facts: &Facts) -> bool {
+    let description = facts.kubelet.facts.as_ref().and_then(|facts| facts.eviction.as_ref());
+    !facts.kubelet.lives() || description.is_some_and(|kubelet| !kubelet.local_storage_limits)
+}
 
-    pub(super) fn limits_on(&mut self) {
-        let still = matches!(self.effective_mode(), EffectiveMode::Still(_));
-        if still || !self.are_limits_ours() || self.stop_at.is_some() {
+impl Evictions {
+    /// Measures the pods with limits, at intervals.
+    pub(super) fn check_limits(&mut self, facts: &Facts, out: &mut Out) {
+        let still = matches!(effective_mode(facts), EffectiveMode::Still(_));
+        if still || !are_limits_ours(facts) || facts.stop_at.is_some() {
             return;
         }
         let limited = |pod: &&PodView| is_active(pod) && !is_critical(pod) && has_limits(pod);
         let pods: Vec<PodUid> =
-            self.pods.iter().filter(limited).map(|pod| pod.uid.clone()).collect();
-        let asked_at = self.evictions.own_limits.asked_at;
-        if pods.is_empty() || asked_at.is_some_and(|at| !self.clock.reached(at + EVERY)) {
+            facts.pods.iter().filter(limited).map(|pod| pod.uid.clone()).collect();
+        let asked_at = self.own_limits.asked_at;
+        if pods.is_empty() || asked_at.is_some_and(|at| !facts.clock.reached(at + EVERY)) {
             return;
         }
-        self.evictions.own_limits.asked_at = Some(self.clock.monotonic());
-        self.ask(Resource::Disk, pods, false);
+        self.own_limits.asked_at = Some(facts.clock.monotonic());
+        self.ask(Resource::Disk, pods, false, facts, out);
     }
 
     /// Evicts every pod that exceeds a limit of its own, without `DisruptionTarget`: a limit that
     /// the user has set is no disruption.
-    pub(super) fn end_for_own_limits(&mut self, figures: &Figures) {
-        if !self.are_limits_ours() || self.stop_at.is_some() {
+    pub(super) fn end_for_own_limits(
+        &mut self,
+        figures: &Figures,
+        facts: &Facts,
+        out: &mut Out,
+        own_marks: &OwnMarks,
+    ) {
+        if !are_limits_ours(facts) || facts.stop_at.is_some() {
             return;
         }
-        let layout = self.evictions.layout.unwrap_or(DiskLayout::Single);
+        let layout = self.layout.unwrap_or(DiskLayout::Single);
         let active =
-            self.pods.iter().filter(|pod| is_active(pod) && figures.contains_key(&pod.uid));
+            facts.pods.iter().filter(|pod| is_active(pod) && figures.contains_key(&pod.uid));
         let exceeded: Vec<_> = active
             .filter_map(|pod| {
                 let usage = PodUsage::of(pod, figures.get(&pod.uid));
@@ -68,25 +79,27 @@ impl Agent {
             })
             .collect();
         for (pod, exceeded) in exceeded {
-            let Some(terminator) = self.terminator_of(&pod, true) else { continue };
+            let levers = Levers { facts, refusals: &out.refusals, own_marks };
+            let Some(terminator) = self.terminator_of(&pod, true, levers) else { continue };
             let description = Description { message: exceeded.message, annotations: Vec::new() };
-            match self.effective_mode() {
+            match effective_mode(facts) {
                 EffectiveMode::Still(_) => {}
                 EffectiveMode::Observe(_) => {
-                    self.would_end(&pod, exceeded.signal, exceeded.signal, &description.message);
+                    let signal = exceeded.signal;
+                    self.would_end(&pod, signal, signal, &description.message, facts, out);
                 }
                 EffectiveMode::Enforce => {
                     let why = Why { signal: exceeded.signal, cause: None, description };
-                    self.begin_eviction(&pod, terminator, why);
+                    self.begin_eviction(&pod, terminator, why, facts, out);
                 }
             }
         }
     }
 
     /// Whether the eviction of a pod for its own limit has just begun.
-    pub(super) fn ends_for_own_limits(&self) -> bool {
-        let victims = self.evictions.victims.values();
+    pub(super) fn ends_for_own_limits(&self, facts: &Facts) -> bool {
+        let victims = self.victims.values();
         let mut own = victims.filter(|victim| victim.cause.is_none());
-        own.any(|victim| !self.clock.reached(victim.chosen_at + WAITED_FOR))
+        own.any(|victim| !facts.clock.reached(victim.chosen_at + WAITED_FOR))
     }
 }

@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use super::super::calls::Task;
-use super::super::{Agent, Enforcement, SignalStatus};
+use super::super::facts::Facts;
+use super::super::out::Out;
+use super::super::settings::Enforcement;
+use super::super::status::SignalStatus;
+use super::Evictions;
 use crate::pressure::signal::Signal;
 use crate::pressure::thresholds::Threshold;
 use crate::pressure::watch::Measurements;
 use crate::protocol::action::Action;
-use crate::protocol::pressure::{Measured, Sample, Stalling};
+use crate::protocol::pressure::{Measured, Sample};
 use crate::termination::attempt::{Attempt, Pace};
 
 /// The interval while nothing is near a threshold.
@@ -47,26 +51,26 @@ impl Sampling {
     }
 }
 
-impl Agent {
-    pub(in super::super) fn pressure_rose(&mut self, _what: Stalling) {
-        let sampling = &mut self.evictions.sampling;
-        sampling.asked = true;
-        sampling.rose_at = Some(self.clock.monotonic());
+impl Evictions {
+    /// Notes that the kernel's trigger has fired.
+    pub(in super::super) fn pressure_rose(&mut self, now: Duration) {
+        self.sampling.asked = true;
+        self.sampling.rose_at = Some(now);
     }
 
     /// Starts a sample when it is due, one at a time.
-    pub(super) fn advance_sampling(&mut self) {
-        if self.settings.features.pressure == Enforcement::Off {
+    pub(super) fn advance_sampling(&mut self, facts: &Facts, out: &mut Out) {
+        if facts.settings.features.pressure == Enforcement::Off {
             return;
         }
-        let now = self.clock.monotonic();
-        let sampling = &mut self.evictions.sampling;
+        let now = facts.clock.monotonic();
+        let sampling = &mut self.sampling;
         if sampling.attempt.is_in_flight() {
             return;
         }
         let interval = sampling.interval(now);
-        let due = sampling.began_at.is_none_or(|at| self.clock.reached(at + interval));
-        let rested = !sampling.attempt.is_open() || sampling.attempt.is_due(&self.clock);
+        let due = sampling.began_at.is_none_or(|at| facts.clock.reached(at + interval));
+        let rested = !sampling.attempt.is_open() || sampling.attempt.is_due(&facts.clock);
         if !rested || !(due || sampling.asked) {
             return;
         }
@@ -74,84 +78,82 @@ impl Agent {
         sampling.attempt.sent();
         sampling.asked = false;
         sampling.began_at = Some(now);
-        self.calls.send(Task::Measure, Action::Measure);
+        out.calls.send(Task::Measure, Action::Measure);
     }
 
-    pub(in super::super) fn measured(&mut self, measured: Measured) {
-        let now = self.clock.monotonic();
-        let sampling = &mut self.evictions.sampling;
+    pub(in super::super) fn measured(&mut self, measured: Measured, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
+        let sampling = &mut self.sampling;
         let took = now.saturating_sub(sampling.began_at.unwrap_or(now));
         match measured {
             Ok(sample) => {
                 let slow = took > SLOW;
                 if slow {
                     sampling.attempt.failed(now, BACK_OFF, None);
-                    self.status.pressure.samples.failed += 1;
+                    out.status.pressure.samples.failed += 1;
                 } else {
                     sampling.attempt = Attempt::default();
-                    self.status.pressure.samples.done += 1;
+                    out.status.pressure.samples.done += 1;
                 }
                 if slow && !sampling.failing {
                     let text = format!("a sample of the node takes {} ms", took.as_millis());
-                    self.calls.log(true, None, text);
+                    out.calls.log(true, None, text);
                 }
                 sampling.failing = slow;
-                if !self.stands_still() {
-                    self.take_sample(&sample);
+                if !facts.situation.owns_pods {
+                    self.take_sample(&sample, facts, out);
                 }
             }
             Err(failure) => {
                 sampling.attempt.failed(now, BACK_OFF, Some(&failure));
-                self.status.pressure.samples.failed += 1;
+                out.status.pressure.samples.failed += 1;
                 if !std::mem::replace(&mut sampling.failing, true) {
                     let text = format!("the node's pressure cannot be sampled: {failure}");
-                    self.calls.log(true, None, text);
+                    out.calls.log(true, None, text);
                 }
             }
         }
     }
 
-    fn take_sample(&mut self, sample: &Sample) {
-        let now = self.clock.monotonic();
-        let evictions = &mut self.evictions;
-        evictions.layout = sample.layout.or(evictions.layout);
-        evictions.crossed = evictions.watch.check(&sample.signals, now);
-        evictions.signals.clone_from(&sample.signals);
-        self.judge_stalls(sample);
-        let evictions = &mut self.evictions;
-        let thresholds = &evictions.watch.config().thresholds;
+    fn take_sample(&mut self, sample: &Sample, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
+        self.layout = sample.layout.or(self.layout);
+        self.crossed = self.watch.check(&sample.signals, &self.holds(), now);
+        self.signals.clone_from(&sample.signals);
+        self.judge_stalls(sample, facts, out);
+        let thresholds = &self.watch.config().thresholds;
         let psi = sample.stall.is_some() || sample.io.is_some();
-        evictions.sampling.blind = thresholds.is_empty() && !psi;
+        self.sampling.blind = thresholds.is_empty() && !psi;
         let fast = |threshold: &&Threshold| is_fast(threshold.signal);
-        let crossed = evictions.watch.crossed_now().any(|threshold| is_fast(threshold.signal));
+        let crossed = self.watch.crossed_now().any(|threshold| is_fast(threshold.signal));
         let near = thresholds.iter().filter(fast).any(|it| is_near(it, &sample.signals));
-        evictions.sampling.urgent = crossed || near || evictions.stalls.is_suspicious();
-        self.check_overlaps();
-        self.show_sample(sample);
+        self.sampling.urgent = crossed || near || self.stalls.is_suspicious();
+        self.check_overlaps(facts, out);
+        self.show_sample(sample, facts, out);
     }
 
-    fn show_sample(&mut self, sample: &Sample) {
+    fn show_sample(&self, sample: &Sample, facts: &Facts, out: &mut Out) {
         let mut signals = std::collections::BTreeMap::<Signal, SignalStatus>::new();
         for (signal, measured) in &sample.signals {
             let shown = signals.entry(*signal).or_default();
             shown.found = Some(measured.observation);
             shown.at = Some(measured.at);
-            shown.overlaps = self.evictions.overlaps.has(*signal);
+            shown.overlaps = self.overlaps.has(*signal);
         }
-        for threshold in &self.evictions.watch.config().thresholds {
+        for threshold in &self.watch.config().thresholds {
             let shown = signals.entry(threshold.signal).or_default();
             let units = shown.found.map(|found| threshold.limit.units(found.capacity));
             let limit = if threshold.grace.is_none() { &mut shown.hard } else { &mut shown.soft };
             *limit = units;
         }
-        for threshold in self.evictions.watch.crossed_now() {
+        for threshold in self.watch.crossed_now() {
             let shown = signals.entry(threshold.signal).or_default();
             shown.hard_crossed |= threshold.grace.is_none();
             shown.soft_crossed |= threshold.grace.is_some();
         }
-        let pressure = &mut self.status.pressure;
+        let pressure = &mut out.status.pressure;
         pressure.signals = signals;
-        pressure.sampled_at = Some(self.clock.monotonic());
+        pressure.sampled_at = Some(facts.clock.monotonic());
         pressure.swap = sample.swap;
         pressure.unreadable.clone_from(&sample.unreadable);
     }

@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::Agent;
+use super::super::facts::Facts;
 use super::super::notices::AT_MEMORY_LIMIT;
+use super::super::out::Out;
+use super::Evictions;
 use super::conditions::Kind;
 use crate::pod::PodUid;
 use crate::pressure::signal::Signal;
@@ -54,30 +56,30 @@ impl Stalls {
     }
 }
 
-impl Agent {
-    pub(super) fn judge_stalls(&mut self, sample: &Sample) {
-        let shown = &mut self.status.pressure.stalls;
+impl Evictions {
+    pub(super) fn judge_stalls(&mut self, sample: &Sample, facts: &Facts, out: &mut Out) {
+        let shown = &mut out.status.pressure.stalls;
         let io = sample.io.as_ref().map(io_rate);
         shown.io_full_ms_per_second = io;
         let io = io.unwrap_or(0);
         let text = format!("All tasks waited for disks {io} of each 1000 ms, over 10 s.");
-        self.note_stall(Kind::Io, (io >= IO_FULL_MS_PER_SECOND).then_some(text));
+        self.note_stall(Kind::Io, (io >= IO_FULL_MS_PER_SECOND).then_some(text), facts);
         if let Some(stall) = &sample.stall {
-            self.judge_memory(sample, with_swap(stall.clone(), sample.swap));
+            self.judge_memory(sample, with_swap(stall.clone(), sample.swap), facts, out);
             return;
         }
-        self.evictions.stalls.before = None;
-        self.evictions.stalls.streak = 0;
-        self.evictions.stalled = None;
-        self.status.pressure.stalls.memory_full_ms_per_second = None;
-        self.note_stall(Kind::Memory, None);
+        self.stalls.before = None;
+        self.stalls.streak = 0;
+        self.stalled = None;
+        out.status.pressure.stalls.memory_full_ms_per_second = None;
+        self.note_stall(Kind::Memory, None, facts);
     }
 
     /// DIVERGES(upstream): upstream does not detect stalls on cgroup v2, and samples every 10 s;
     /// the kernel's OOM killer is faster. ([EV28])
-    fn judge_memory(&mut self, sample: &Sample, after: StallSample) {
-        let now = self.clock.monotonic();
-        let stalls = &mut self.evictions.stalls;
+    fn judge_memory(&mut self, sample: &Sample, after: StallSample, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
+        let stalls = &mut self.stalls;
         if now < stalls.settles_until {
             return;
         }
@@ -88,8 +90,8 @@ impl Agent {
         if after.at < before.at + APART {
             return;
         }
-        let found = judge(before, &after, self.settings.features.stalls);
-        self.status.pressure.stalls.memory_full_ms_per_second = Some(rate(before, &after));
+        let found = judge(before, &after, facts.settings.features.stalls);
+        out.status.pressure.stalls.memory_full_ms_per_second = Some(rate(before, &after));
         let unswapped = sample
             .stall
             .as_ref()
@@ -97,10 +99,10 @@ impl Agent {
         stalls.before = Some(after);
         let Stall::Node { full_ms_per_second, available } = found else {
             stalls.streak = 0;
-            self.evictions.stalled = None;
-            self.note_stall(Kind::Memory, None);
+            self.stalled = None;
+            self.note_stall(Kind::Memory, None, facts);
             if let Stall::OwnLimits(pods) = found {
-                self.report_own_limits(pods);
+                self.report_own_limits(pods, facts, out);
             }
             return;
         };
@@ -111,27 +113,28 @@ impl Agent {
             "All tasks of pods waited for memory {full_ms_per_second} of each 1000 ms, with {left} \
              left."
         );
-        self.note_stall(Kind::Memory, confirmed.then_some(text));
+        self.note_stall(Kind::Memory, confirmed.then_some(text), facts);
         let memory = sample.signals.get(&Signal::MemoryAvailable).copied().or(unswapped);
-        let cause = |memory| self.evictions.watch.stalled(full_ms_per_second, &memory, now);
-        self.evictions.stalled = memory.filter(|_| confirmed).and_then(cause);
+        let holds = self.holds();
+        let cause = |memory| self.watch.stalled(full_ms_per_second, &memory, &holds, now);
+        self.stalled = memory.filter(|_| confirmed).and_then(cause);
     }
 
     /// Reports pods that stall at their own limits. The agent does not evict them: the kernel
     /// enforces that limit.
-    fn report_own_limits(&mut self, pods: Vec<PodUid>) {
-        let now = self.clock.monotonic();
+    fn report_own_limits(&mut self, pods: Vec<PodUid>, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
         for uid in pods {
-            let reported = &mut self.evictions.stalls.reported;
+            let reported = &mut self.stalls.reported;
             if reported.get(&uid).is_some_and(|at| now < *at + REPORTED_LASTS) {
                 continue;
             }
-            let Some(pod) = self.pods.get(&uid) else { continue };
+            let Some(pod) = facts.pods.get(&uid) else { continue };
             let pod = PodRef::of(pod);
             reported.insert(uid, now);
             let text = "It waits for memory at its own limit; the node has enough. Raise its \
                         limit of memory, or let it use less.";
-            self.emit_pod_event(pod, AT_MEMORY_LIMIT, text);
+            out.emit_pod_event(pod, AT_MEMORY_LIMIT, text);
         }
     }
 }

@@ -3,13 +3,16 @@
 
 use std::time::Duration;
 
-use super::super::Agent;
 use super::super::calls::{Part, Verb};
+use super::super::facts::Facts;
 use super::super::notices::{EVICTED, EVICTION_FAILED, EVICTION_SLOW};
-use super::effective_mode::EffectiveMode;
+use super::super::out::Out;
+use super::super::own_marks::OwnMarks;
+use super::Evictions;
+use super::effective_mode::{EffectiveMode, effective_mode};
 use crate::pod::{Disruption, PodView, TERMINATION_BY_KUBELET};
 use crate::pressure::message::Description;
-use crate::pressure::watch::Cause;
+use crate::pressure::watch::{Cause, Hold};
 use crate::protocol::action::{Notice, PodRef, Purpose, Reach};
 use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, WAIT_MAX_HASTE, salt};
 use crate::termination::progress::{PATCH_STATUS, PodTermination, Terminator};
@@ -43,6 +46,8 @@ pub(super) struct Victim {
     pub(super) termination: PodTermination,
     pub(super) signal: &'static str,
     pub(super) cause: Option<Cause>,
+    /// How long it delays the next victim; `None` for a limit of the pod's own.
+    pub(super) hold: Option<Hold>,
     description: Description,
     pub(super) chosen_at: Duration,
     /// The time limit of the mark.
@@ -55,8 +60,6 @@ pub(super) struct Victim {
     memory_volumes: bool,
     /// Whether the agent has read the pod once more because the watch did not show the mark.
     mark_sought: bool,
-    /// Whether the pod is gone from the API.
-    pub(super) gone: bool,
     /// Why the eviction failed.
     pub(super) refused: Option<String>,
     /// Whether a stop may have reached the pod. Then its end is ours, however late, and the mark
@@ -94,11 +97,18 @@ impl Victim {
     }
 }
 
-impl Agent {
+impl Evictions {
     /// Begins the eviction of a pod.
-    pub(super) fn begin_eviction(&mut self, pod: &PodView, terminator: Terminator, why: Why) {
-        let now = self.clock.now();
-        let config = self.evictions.watch.config();
+    pub(super) fn begin_eviction(
+        &mut self,
+        pod: &PodView,
+        terminator: Terminator,
+        why: Why,
+        facts: &Facts,
+        out: &mut Out,
+    ) {
+        let now = facts.clock.now();
+        let config = self.watch.config();
         let (grace_seconds, stop_timeout) = match &why.cause {
             Some(cause) => {
                 let grace = cause.grace_seconds(pod.grace_seconds, config.soft_grace_seconds_max);
@@ -108,19 +118,20 @@ impl Agent {
         };
         let mut termination = PodTermination::new(PodRef::of(pod), terminator, now.wall);
         termination.grace_seconds = grace_seconds;
+        let mut hold = None;
         if let Some(cause) = &why.cause {
             termination.mark = Attempt::wanted();
-            let watch = &mut self.evictions.watch;
-            watch.victim_chosen(pod.uid.clone(), cause, grace_seconds, now.monotonic);
-            self.evictions.forget_causes();
+            hold = Some(self.watch.victim_chosen(cause, grace_seconds, now.monotonic));
+            self.forget_causes();
         }
         let cause = why.cause.map_or_else(|| why.signal.to_owned(), |cause| cause.to_string());
         let text = format!("is evicted for {cause}: {}, grace {grace_seconds} s", by(terminator));
-        self.calls.log(true, Some(&termination.pod), text);
+        out.calls.log(true, Some(&termination.pod), text);
         let victim = Victim {
             termination,
             signal: why.signal,
             cause: why.cause,
+            hold,
             description: why.description,
             chosen_at: now.monotonic,
             mark_until: now.monotonic + stop_timeout,
@@ -128,60 +139,74 @@ impl Agent {
             by_others: false,
             memory_volumes: pod.details.memory_volumes,
             mark_sought: false,
-            gone: false,
             refused: None,
             was_stopped: false,
             reported_late: false,
         };
-        self.evictions.victims.insert(pod.uid.clone(), victim);
+        self.victims.insert(pod.uid.clone(), victim);
     }
 
     /// Advances each victim.
-    pub(super) fn advance_victims(&mut self) {
-        let uids: Vec<_> = self.evictions.victims.keys().cloned().collect();
-        for uid in uids {
-            let Some(mut victim) = self.evictions.victims.remove(&uid) else { continue };
-            let pod = self.pods.get(&uid).filter(|pod| !pod.is_terminal() && !victim.gone).cloned();
-            let fate = pod.map_or(Fate::Over, |pod| self.go_on(&mut victim, &pod));
+    pub(super) fn advance_victims(
+        &mut self,
+        facts: &Facts,
+        out: &mut Out,
+        own_marks: &mut OwnMarks,
+    ) {
+        for (uid, mut victim) in std::mem::take(&mut self.victims) {
+            let pod = facts.pods.get(&uid).filter(|pod| !pod.is_terminal());
+            let fate = pod.map_or(Fate::Over, |pod| victim.advance(pod, facts, out));
             match fate {
-                Fate::GoesOn => drop(self.evictions.victims.insert(uid, victim)),
-                Fate::Over => self.victim_is_over(&victim),
-                Fate::GivenUp(why) => self.give_victim_up(&victim, &why),
-                Fate::Dropped => self.drop_victim(&victim),
+                Fate::GoesOn => drop(self.victims.insert(uid, victim)),
+                Fate::Over => {
+                    own_marks.victim_ended(uid, facts.clock.monotonic());
+                    self.victim_is_over(&victim, facts, out);
+                }
+                Fate::GivenUp(why) => {
+                    let PodTermination { pod, mark, marked_at, .. } = &victim.termination;
+                    if mark.was_sent() {
+                        own_marks.remove_of_victim(pod.clone(), *marked_at);
+                    }
+                    self.give_victim_up(&victim, &why, facts, out);
+                }
+                Fate::Dropped => self.drop_victim(&victim, facts, out),
             }
         }
     }
 
     /// Resumes the victims after a cancelled shutdown: what is known of them is older than it.
     pub(super) fn take_up_victims(&mut self) {
-        self.evictions.forget_causes();
-        for victim in self.evictions.victims.values_mut() {
+        self.forget_causes();
+        for victim in self.victims.values_mut() {
             victim.termination.read.want_again();
             victim.termination.proven_at = None;
         }
     }
 
-    fn victim_is_over(&mut self, victim: &Victim) {
-        let now = self.clock.monotonic();
+    /// The victim does not delay the next one any more.
+    fn let_go(&mut self, victim: &Victim, now: Duration) {
+        if let Some(hold) = victim.hold {
+            self.watch.victim_ended(hold, now);
+        }
+        self.forget_causes();
+    }
+
+    fn victim_is_over(&mut self, victim: &Victim, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
         let PodTermination { pod, end, .. } = &victim.termination;
-        self.evictions.watch.victim_ended(&pod.uid, now);
+        self.let_go(victim, now);
         if victim.cause.is_none_or(|cause| cause.signal.node_condition() == "DiskPressure") {
-            self.evictions.watch.files_go(now);
+            self.watch.files_go(now);
         }
         if victim.memory_volumes && victim.termination.terminator == Terminator::Stop {
-            self.evictions.watch.pages_go(now);
+            self.watch.pages_go(now);
         }
-        self.evictions.forget_causes();
-        self.evictions.stale_marks.victim_ended(pod.uid.clone(), now);
-        self.evictions.stalls.begin_anew(now);
+        self.stalls.begin_anew(now);
         // The pod must not be chosen again, although the watch may lag. A kubelet may also revert
         // the phase for a moment. ([API16])
-        self.evictions.choices.refuse(pod.uid.clone(), now);
-        if victim.gone {
-            self.pods.gone(&pod.uid);
-        }
+        self.choices.refuse(pod.uid.clone(), now);
         if victim.by_others || !end.was_sent() {
-            self.calls.log(
+            out.calls.log(
                 false,
                 Some(pod),
                 "the victim terminated by itself, or others terminated it",
@@ -189,19 +214,18 @@ impl Agent {
             return;
         }
         let took = now.saturating_sub(victim.chosen_at);
-        let count = self.status.pressure.evictions.entry(victim.signal).or_default();
+        let count = out.status.pressure.evictions.entry(victim.signal).or_default();
         (count.done, count.took) = (count.done + 1, Some(took));
         let text = format!("the victim is terminated, after {} ms", took.as_millis());
-        self.calls.log(false, Some(pod), text);
+        out.calls.log(false, Some(pod), text);
     }
 
-    fn drop_victim(&mut self, victim: &Victim) {
-        let now = self.clock.monotonic();
+    fn drop_victim(&mut self, victim: &Victim, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
         let pod = &victim.termination.pod;
-        self.evictions.watch.victim_ended(&pod.uid, now);
-        self.evictions.forget_causes();
+        self.let_go(victim, now);
         let text = "it is not evicted: the agent may not act on its cause any more";
-        self.calls.log(false, Some(pod), text);
+        out.calls.log(false, Some(pod), text);
     }
 
     /// Gives up a victim. The agent at once removes a mark that may have arrived, because the pod
@@ -209,64 +233,61 @@ impl Agent {
     ///
     /// DIVERGES(upstream): upstream never removes a mark. It marks with the phase, so a marked pod
     /// cannot live on.
-    fn give_victim_up(&mut self, victim: &Victim, why: &str) {
-        let now = self.clock.monotonic();
-        let PodTermination { pod, mark, marked_at, .. } = &victim.termination;
-        self.evictions.watch.victim_ended(&pod.uid, now);
-        self.evictions.forget_causes();
-        self.evictions.choices.refuse(pod.uid.clone(), now);
-        self.status.pressure.evictions.entry(victim.signal).or_default().given_up += 1;
+    fn give_victim_up(&mut self, victim: &Victim, why: &str, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
+        let pod = &victim.termination.pod;
+        self.let_go(victim, now);
+        self.choices.refuse(pod.uid.clone(), now);
+        out.status.pressure.evictions.entry(victim.signal).or_default().given_up += 1;
         let text = format!("its eviction is given up: {why}");
-        self.calls.log(true, Some(pod), text);
-        if mark.was_sent() {
-            self.evictions.stale_marks.is_seen_to(pod.uid.clone(), *marked_at);
-            self.revoked_marks.add(pod.clone(), *marked_at);
-        }
+        out.calls.log(true, Some(pod), text);
         let text = format!(
             "It was chosen for eviction, and is not evicted: {why}. {}",
             victim.description.message
         );
-        self.emit_pod_event(pod.clone(), EVICTION_FAILED, text.trim_end());
+        out.emit_pod_event(pod.clone(), EVICTION_FAILED, text.trim_end());
     }
+}
 
-    /// Performs one step for one victim.
-    fn go_on(&mut self, victim: &mut Victim, pod: &PodView) -> Fate {
-        if self.calls.is_busy_with(&pod.uid) {
+impl Victim {
+    /// Performs one step for one self.
+    fn advance(&mut self, pod: &PodView, facts: &Facts, out: &mut Out) -> Fate {
+        if out.calls.is_busy_with(&pod.uid) {
             return Fate::GoesOn;
         }
-        if let Some(why) = victim.refused.take() {
+        if let Some(why) = self.refused.take() {
             return Fate::GivenUp(why);
         }
-        if victim.termination.read.is_open() {
-            let PodTermination { pod, read, .. } = &mut victim.termination;
-            self.calls.read(Part::Eviction, pod, read, &self.clock);
+        if self.termination.read.is_open() {
+            let PodTermination { pod, read, .. } = &mut self.termination;
+            out.calls.read(Part::Eviction, pod, read, &facts.clock);
             return Fate::GoesOn;
         }
-        if let Some(fate) = self.mark_victim(victim, pod) {
+        if let Some(fate) = self.mark(pod, facts, out) {
             return fate;
         }
         let is_ours =
-            victim.termination.terminator != Terminator::Stop || victim.termination.end.was_sent();
+            self.termination.terminator != Terminator::Stop || self.termination.end.was_sent();
         if !is_ours && pod.is_to_end() {
             // The kubelet terminates the pod for another client, with our mark.
-            victim.termination.end = Attempt::done_by_others();
-            victim.termination.event_sent = true;
-            victim.by_others = true;
+            self.termination.end = Attempt::done_by_others();
+            self.termination.event_sent = true;
+            self.by_others = true;
         }
-        if !std::mem::replace(&mut victim.termination.event_sent, true) {
-            self.report_evicted(victim);
+        if !std::mem::replace(&mut self.termination.event_sent, true) {
+            self.report_evicted(out);
         }
-        match victim.termination.terminator {
-            Terminator::Stop => self.stop_victim(victim, pod),
-            _ => self.delete_victim(victim, pod),
+        match self.termination.terminator {
+            Terminator::Stop => self.stop(pod, facts, out),
+            _ => self.delete(pod, facts, out),
         }
     }
 
     /// Sends the mark; returns `None` when it stands. The agent stops nothing of the pod before the
     /// API has the mark.
-    fn mark_victim(&mut self, victim: &mut Victim, pod: &PodView) -> Option<Fate> {
-        let ours = victim.is_shown_as_ours(pod);
-        let termination = &mut victim.termination;
+    fn mark(&mut self, pod: &PodView, facts: &Facts, out: &mut Out) -> Option<Fate> {
+        let ours = self.is_shown_as_ours(pod);
+        let termination = &mut self.termination;
         if !termination.mark.is_wanted() || termination.mark.is_done() {
             return None;
         }
@@ -280,10 +301,10 @@ impl Agent {
             termination.mark.drop_it();
             termination.end = Attempt::done_by_others();
             termination.event_sent = true;
-            victim.by_others = true;
+            self.by_others = true;
             return None;
         }
-        if !sent && self.effective_mode() != EffectiveMode::Enforce {
+        if !sent && effective_mode(facts) != EffectiveMode::Enforce {
             return Some(Fate::Dropped);
         }
         let foreign = |disruption: &Disruption| {
@@ -294,127 +315,129 @@ impl Agent {
             termination.mark = Attempt::done_by_others();
             return None;
         }
-        if self.refusals.forbids(PATCH_STATUS) {
+        if out.refusals.forbids(PATCH_STATUS) {
             return Some(Fate::GivenUp("the API forbids its DisruptionTarget".to_owned()));
         }
         if termination.mark.is_given_up() {
             return Some(Fate::GivenUp("the API refuses its DisruptionTarget".to_owned()));
         }
-        if self.clock.reached(victim.mark_until) {
+        if facts.clock.reached(self.mark_until) {
             return Some(Fate::GivenUp(
                 "the API does not accept its DisruptionTarget in time".to_owned(),
             ));
         }
-        if termination.mark.is_due(&self.clock) && self.calls.has_room() {
+        if termination.mark.is_due(&facts.clock) && out.calls.has_room() {
             termination.mark.sent();
-            let body = patches::pressed(pod, termination.marked_at, &victim.description.message);
-            self.calls.patch(Part::Eviction, Purpose::Mark, &termination.pod, body);
+            let body = patches::pressed(pod, termination.marked_at, &self.description.message);
+            out.calls.patch(Part::Eviction, Purpose::Mark, &termination.pod, body);
         }
         Some(Fate::GoesOn)
     }
 
     /// Reports a victim that still runs. The mark stays: the pod's end will come from our stop, and
     /// must not count as its own failure. If another victim was needed, it has already been chosen.
-    fn report_stubborn(&mut self, victim: &Victim) {
-        let pod = &victim.termination.pod;
-        let seconds = end_time(victim.termination.grace_seconds).as_secs();
+    fn report_stubborn(&self, out: &mut Out) {
+        let pod = &self.termination.pod;
+        let seconds = end_time(self.termination.grace_seconds).as_secs();
         let text = format!(
             "it was stopped and still runs, after {seconds} s; it is stopped again and again"
         );
-        self.calls.log(true, Some(pod), text);
+        out.calls.log(true, Some(pod), text);
         let text = format!(
             "It was stopped, and still runs after {seconds} s: see the container runtime's log. \
              {}",
-            victim.description.message
+            self.description.message
         );
-        self.emit_pod_event(pod.clone(), EVICTION_SLOW, text.trim_end());
+        out.emit_pod_event(pod.clone(), EVICTION_SLOW, text.trim_end());
     }
 
-    fn report_evicted(&mut self, victim: &Victim) {
-        let Description { message, annotations } = victim.description.clone();
-        let pod = Some(victim.termination.pod.clone());
-        self.emit_notice(Notice { pod, warning: true, reason: EVICTED, message, annotations });
+    fn report_evicted(&self, out: &mut Out) {
+        let Description { message, annotations } = self.description.clone();
+        let pod = Some(self.termination.pod.clone());
+        out.emit_notice(Notice { pod, warning: true, reason: EVICTED, message, annotations });
     }
 
     /// Stops the pod through the runtime, and then writes the phase. The object stays, as after a
     /// kubelet's eviction. ([AP3])
-    fn stop_victim(&mut self, victim: &mut Victim, pod: &PodView) -> Fate {
-        let now = self.clock.monotonic();
-        let termination = &mut victim.termination;
+    fn stop(&mut self, pod: &PodView, facts: &Facts, out: &mut Out) -> Fate {
+        let now = facts.clock.monotonic();
+        let termination = &mut self.termination;
         if termination.end.is_done() {
             if termination.fail.is_open() || termination.inspect.is_open() {
-                self.fail_victim(victim, pod);
+                self.fail(pod, facts, out);
             }
             return Fate::GoesOn;
         }
-        let late = victim.end_until.is_some_and(|at| self.clock.reached(at));
-        if termination.end.is_given_up() || late && !victim.was_stopped {
+        let late = self.end_until.is_some_and(|at| facts.clock.reached(at));
+        if termination.end.is_given_up() || late && !self.was_stopped {
             return Fate::GivenUp("the container runtime does not stop it".to_owned());
         }
-        if late && !std::mem::replace(&mut victim.reported_late, true) {
-            self.report_stubborn(victim);
+        if late && !std::mem::replace(&mut self.reported_late, true) {
+            self.report_stubborn(out);
         }
-        let termination = &mut victim.termination;
+        let termination = &mut self.termination;
         termination.end.want();
-        if termination.end.is_due(&self.clock) {
-            victim.end_until.get_or_insert(now + end_time(termination.grace_seconds));
+        if termination.end.is_due(&facts.clock) {
+            self.end_until.get_or_insert(now + end_time(termination.grace_seconds));
             // A stop of the containers does not reach one that was only created; it goes with the
             // sandbox.
             let reach = if termination.end.was_sent() { Reach::Pod } else { Reach::Containers };
             let wait = stop_timeout::at_ease(termination.end.failures());
             termination.end.sent();
-            self.calls.stop(Part::Eviction, pod, termination.grace_seconds, reach, wait);
+            out.calls.stop(Part::Eviction, pod, termination.grace_seconds, reach, wait);
         }
         Fate::GoesOn
     }
 
     /// Writes the phase of a pod of which nothing runs, by a fresh proof.
-    fn fail_victim(&mut self, victim: &mut Victim, pod: &PodView) {
-        let now = self.clock.now();
-        let termination = &mut victim.termination;
+    fn fail(&mut self, pod: &PodView, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.now();
+        let termination = &mut self.termination;
         let fresh = termination.proven_at.is_some_and(|at| now.monotonic < at + PROOF_LASTS);
-        if !fresh && !termination.inspect.is_open() && termination.fail.is_due(&self.clock) {
+        if !fresh && !termination.inspect.is_open() && termination.fail.is_due(&facts.clock) {
             termination.inspect.want_again();
         }
         if termination.inspect.is_open() {
             let (what, inspect) = ((Part::Eviction, Verb::Inspect), &mut termination.inspect);
-            self.calls.inspect(what, &termination.pod, inspect, &self.clock);
+            out.calls.inspect(what, &termination.pod, inspect, &facts.clock);
             return;
         }
         // If another client has deleted the pod meanwhile, the kubelet tears it down and reports.
-        if self.refusals.forbids(PATCH_STATUS) || pod.is_to_end() {
+        if out.refusals.forbids(PATCH_STATUS) || pod.is_to_end() {
             termination.fail.give_up();
             return;
         }
         // A phase without its reason would count as the pod's own failure.
-        let marked = victim.cause.is_none() || pod.is_disrupted();
-        if !marked && !std::mem::replace(&mut victim.mark_sought, true) {
-            victim.termination.read.want_again();
+        let marked = self.cause.is_none() || pod.is_disrupted();
+        let termination = &mut self.termination;
+        if !marked && !std::mem::replace(&mut self.mark_sought, true) {
+            let PodTermination { pod, read, .. } = termination;
+            read.want_again();
+            out.calls.read(Part::Eviction, pod, read, &facts.clock);
             return;
         }
-        let termination = &mut victim.termination;
         if !marked {
             let text = "others removed its DisruptionTarget; the kubelet reports its phase";
-            self.calls.log(true, Some(&termination.pod), text);
+            out.calls.log(true, Some(&termination.pod), text);
             termination.fail.give_up();
             return;
         }
-        if termination.fail.is_due(&self.clock) && self.calls.has_room() {
+        if termination.fail.is_due(&facts.clock) && out.calls.has_room() {
             termination.fail.sent();
-            let body = patches::evicted(pod, now.wall, &victim.description.message);
-            self.calls.patch(Part::Eviction, Purpose::Fail, &termination.pod, body);
+            let body = patches::evicted(pod, now.wall, &self.description.message);
+            out.calls.patch(Part::Eviction, Purpose::Fail, &termination.pod, body);
         }
     }
 
     /// Terminates the pod through the API: the kubelet stops it and reports. ([API17], [API18])
-    fn delete_victim(&mut self, victim: &mut Victim, pod: &PodView) -> Fate {
-        let now = self.clock.monotonic();
-        let termination = &mut victim.termination;
+    fn delete(&mut self, pod: &PodView, facts: &Facts, out: &mut Out) -> Fate {
+        let now = facts.clock.monotonic();
+        let termination = &mut self.termination;
         let lever = termination.terminator == Terminator::Deadline;
         let deleted = pod.deletion_grace_seconds.is_some_and(|it| it <= termination.grace_seconds);
         if deleted || lever && pod.is_to_end() {
             if !termination.end.is_done() {
-                victim.by_others = !termination.end.was_sent();
+                self.by_others = !termination.end.was_sent();
                 termination.end.done();
             }
             return Fate::GoesOn;
@@ -422,19 +445,18 @@ impl Agent {
         if termination.end.is_done() {
             return Fate::GoesOn;
         }
-        let right = termination.terminator.right().filter(|right| self.refusals.forbids(right));
+        let right = termination.terminator.right().filter(|right| out.refusals.forbids(right));
         if let Some(right) = right {
             return Fate::GivenUp(format!("the API forbids `{right}`"));
         }
-        if termination.end.is_given_up()
-            || victim.end_until.is_some_and(|at| self.clock.reached(at))
+        if termination.end.is_given_up() || self.end_until.is_some_and(|at| facts.clock.reached(at))
         {
             return Fate::GivenUp("the API does not accept its phase".to_owned());
         }
         termination.end.want();
-        if termination.end.is_due(&self.clock) && self.calls.has_room() {
-            victim.end_until.get_or_insert(now + END_MARGIN);
-            self.calls.end(Part::Eviction, termination, pod);
+        if termination.end.is_due(&facts.clock) && out.calls.has_room() {
+            self.end_until.get_or_insert(now + END_MARGIN);
+            out.calls.end(Part::Eviction, termination, pod);
         }
         Fate::GoesOn
     }

@@ -7,10 +7,13 @@ use std::time::Duration;
 use epilogue_common::outcome::{FailureKind, Outcome};
 use jiff::Timestamp;
 
-use super::super::Agent;
 use super::super::calls::Part;
+use super::super::facts::Facts;
 use super::super::notices::NOT_PERMITTED;
+use super::super::out::Out;
+use super::super::pods::Pods;
 use super::super::refusals::{FORBIDDEN_FOR, SEVERAL};
+use super::Oom;
 use crate::pod::{PodSource, PodUid, PodView, RestartPolicy};
 use crate::protocol::action::{PodRef, Purpose};
 use crate::termination::attempt::{
@@ -119,7 +122,7 @@ impl Conditions {
 
     /// Measures whether the condition or the terminal phase was in the API first. The first state
     /// of the pod that shows the condition is the one that our write made.
-    fn measure(&mut self, pods: &super::super::Pods) {
+    fn measure(&mut self, pods: &Pods) {
         for (uid, condition) in &mut self.pods {
             let Some(sent) = condition.sent.filter(|_| condition.won.is_none()) else { continue };
             let Some(pod) = pods.get(uid) else { continue };
@@ -159,34 +162,34 @@ fn may_disrupt(pod: &PodView) -> bool {
     ends && !pod.is_terminal() && !pod.is_disrupted()
 }
 
-impl Agent {
+impl Oom {
     /// Requests the condition on a pod. The agent writes nothing on a static pod, nor while it only
     /// observes.
-    pub(super) fn want_oom_condition(&mut self, pod: &PodView, cause: OomCondition) {
-        if self.settings.enforce && pod.source == PodSource::Api {
-            self.oom.conditions.want(pod, cause, self.clock.monotonic());
+    pub(super) fn want_condition(&mut self, pod: &PodView, cause: OomCondition, facts: &Facts) {
+        if facts.settings.enforce && pod.source == PodSource::Api {
+            self.conditions.want(pod, cause, facts.clock.monotonic());
         }
     }
 
     /// Sends the conditions that are due.
-    pub(super) fn send_oom_conditions(&mut self) {
-        let conditions = &mut self.oom.conditions;
-        conditions.measure(&self.pods);
-        let forbidden = conditions.forbidden_until.is_some_and(|until| !self.clock.reached(until));
+    pub(super) fn send_conditions(&mut self, facts: &Facts, out: &mut Out) {
+        let conditions = &mut self.conditions;
+        conditions.measure(&facts.pods);
+        let forbidden = conditions.forbidden_until.is_some_and(|until| !facts.clock.reached(until));
         for (uid, condition) in &mut conditions.pods {
             let attempt = &mut condition.attempt;
             if !attempt.is_open() || attempt.is_in_flight() {
                 continue;
             }
-            if self.clock.reached(condition.since + GIVE_UP) {
+            if facts.clock.reached(condition.since + GIVE_UP) {
                 attempt.give_up();
                 continue;
             }
-            if forbidden || !attempt.is_due(&self.clock) {
+            if forbidden || !attempt.is_due(&facts.clock) {
                 continue;
             }
-            let Some(pod) = self.pods.get(uid) else { continue };
-            if !self.calls.has_room() {
+            let Some(pod) = facts.pods.get(uid) else { continue };
+            if !out.calls.has_room() {
                 return;
             }
             let cause = &condition.cause;
@@ -205,14 +208,20 @@ impl Agent {
             attempt.sent();
             condition.sent = Some(cause.reason);
             condition.disrupts = disruption.is_some();
-            self.calls.patch(Part::Oom, Purpose::Cause, &condition.pod, body);
+            out.calls.patch(Part::Oom, Purpose::Cause, &condition.pod, body);
         }
     }
 
-    pub(in super::super) fn oom_condition_finished(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        let now = self.clock.monotonic();
-        let ended = self.pods.get(uid).is_some_and(PodView::is_terminal);
-        let conditions = &mut self.oom.conditions;
+    pub(super) fn was_written(
+        &mut self,
+        uid: &PodUid,
+        result: &Outcome<()>,
+        facts: &Facts,
+        out: &mut Out,
+    ) {
+        let now = facts.clock.monotonic();
+        let ended = facts.pods.get(uid).is_some_and(PodView::is_terminal);
+        let conditions = &mut self.conditions;
         let Some(condition) = conditions.pods.get_mut(uid) else { return };
         let haste = now < condition.since + HASTE;
         let wait_max = if haste { WAIT_MAX_HASTE } else { WAIT_MAX };
@@ -236,16 +245,22 @@ impl Agent {
             Follow::Gone | Follow::Reread | Follow::Retry => {}
             Follow::Refused => {
                 let text = "the API does not accept the cause of its OOM kill";
-                self.calls.log_refusal(&condition.pod, text, result);
-                self.note_refused_cause(uid, result);
+                out.calls.log_refusal(&condition.pod, text, result);
+                self.note_refused_cause(uid, result, facts, out);
             }
         }
     }
 
     /// A policy may forbid this condition alone: other patches continue.
-    fn note_refused_cause(&mut self, uid: &PodUid, result: &Outcome<()>) {
-        let now = self.clock.monotonic();
-        let conditions = &mut self.oom.conditions;
+    fn note_refused_cause(
+        &mut self,
+        uid: &PodUid,
+        result: &Outcome<()>,
+        facts: &Facts,
+        out: &mut Out,
+    ) {
+        let now = facts.clock.monotonic();
+        let conditions = &mut self.conditions;
         let Err(failure) = result else { return };
         if failure.kind == FailureKind::Forbidden {
             conditions.refused.insert(uid.clone());
@@ -254,7 +269,7 @@ impl Agent {
             conditions.refused.clear();
             conditions.forbidden_until = Some(now + FORBIDDEN_FOR);
             let text = format!("the API forbids conditions with the cause of OOM kills: {failure}");
-            self.emit_event(true, NOT_PERMITTED, text);
+            out.emit_event(true, NOT_PERMITTED, text);
         }
     }
 }

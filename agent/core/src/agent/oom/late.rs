@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use super::super::Agent;
+use super::super::facts::Facts;
+use super::Oom;
 use super::kills::{Inspect, Kill};
 use crate::pod::{PodUid, PodView};
 use crate::protocol::pressure::{OomConstraint, OomKill, OomWitness};
@@ -23,38 +24,38 @@ impl Late {
     }
 }
 
-impl Agent {
+impl Oom {
     /// Collects the kills that only the pods' status shows.
-    pub(super) fn find_late(&mut self) {
-        if !self.pods.is_listed() {
+    pub(super) fn find_late(&mut self, facts: &Facts) {
+        if !facts.pods.is_listed() {
             return;
         }
-        let reported = self.pods.iter().filter(|pod| !pod.details.oom_reported.is_empty());
-        if !std::mem::replace(&mut self.oom.late.begun, true) {
-            self.oom.late.over = reported.map(|pod| pod.uid.clone()).collect();
+        let reported = facts.pods.iter().filter(|pod| !pod.details.oom_reported.is_empty());
+        if !std::mem::replace(&mut self.late.begun, true) {
+            self.late.over = reported.map(|pod| pod.uid.clone()).collect();
             return;
         }
         let found: Vec<PodView> =
-            reported.filter(|pod| !self.oom.late.over.contains(&pod.uid)).cloned().collect();
+            reported.filter(|pod| !self.late.over.contains(&pod.uid)).cloned().collect();
         for pod in found {
             if self.is_being_decided(&pod.uid) {
                 continue;
             }
-            self.oom.late.over.insert(pod.uid.clone());
-            if !self.oom.conditions.has(&pod.uid) && pod.details.oom_killed.is_none() {
-                self.take_late(&pod);
+            self.late.over.insert(pod.uid.clone());
+            if !self.conditions.has(&pod.uid) && pod.details.oom_killed.is_none() {
+                self.take_late(&pod, facts);
             }
         }
     }
 
     fn is_being_decided(&self, uid: &PodUid) -> bool {
-        self.oom.kills.iter().any(|((pod, _), kill)| pod == uid && !kill.decided)
+        self.kills.iter().any(|((pod, _), kill)| pod == uid && !kill.decided)
     }
 
-    fn take_late(&mut self, pod: &PodView) {
+    fn take_late(&mut self, pod: &PodView, facts: &Facts) {
         let Some(name) = pod.details.oom_reported.first() else { return };
         // A kill of a child process was seen, and the container ended soon after it.
-        let seen = self.oom.kills.iter().find(|((uid, _), kill)| {
+        let seen = self.kills.iter().find(|((uid, _), kill)| {
             uid == &pod.uid && kill.container.as_ref().is_none_or(|known| known == name)
         });
         let seen = seen.map(|(_, kill)| (kill.what.constraint, kill.what.limit));
@@ -67,11 +68,11 @@ impl Agent {
             process: None,
             container_lives: Some(false),
             witness: OomWitness::Runtime,
-            at: self.clock.monotonic(),
+            at: facts.clock.monotonic(),
         };
-        let mut kill = Kill::new(what, self.clock.now());
+        let mut kill = Kill::new(what, facts.clock.now());
         kill.container = Some(name.clone());
         kill.inspect = Inspect::Over;
-        self.oom.kills.insert((pod.uid.clone(), None), kill);
+        self.kills.insert((pod.uid.clone(), None), kill);
     }
 }

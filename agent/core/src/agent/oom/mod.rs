@@ -16,9 +16,10 @@ use std::time::Duration;
 use epilogue_common::names::oom_reason::NODE_OUT_OF_MEMORY;
 use epilogue_common::outcome::Failure;
 
-use super::Agent;
-use super::calls::{Part, Verb};
+use super::calls::{Answer, Part, Verb};
+use super::facts::{Facts, News};
 use super::notices::{CHILD_OOM_KILLED, OOM_KILLED, OOMD_KILLED};
+use super::out::Out;
 use super::status::OomStatus;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::PodRef;
@@ -61,7 +62,7 @@ struct Children {
 }
 
 impl Oom {
-    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
+    fn pod_gone(&mut self, uid: &PodUid) {
         self.kills.retain(|(pod, _), _| pod != uid);
         self.children.retain(|(pod, _), _| pod != uid);
         self.conditions.pod_gone(uid);
@@ -78,109 +79,129 @@ impl Oom {
     }
 }
 
-impl Agent {
-    pub(super) fn oom_killed(&mut self, kill: OomKill) {
-        if !self.settings.features.oom_causes {
+impl Oom {
+    /// Takes a witness's report of a kill.
+    pub(super) fn killed(&mut self, kill: OomKill, facts: &Facts, out: &mut Out) {
+        if !facts.settings.features.oom_causes {
             return;
         }
         let place = (kill.pod.clone(), kill.container_id.clone());
-        if let Some(known) = self.oom.kills.get_mut(&place)
+        if let Some(known) = self.kills.get_mut(&place)
             && known.is_seen_by(&kill)
         {
             known.hear(kill);
             return;
         }
-        let mut kill = Kill::new(kill, self.clock.now());
-        if let Some(known) = self.oom.kills.get(&place) {
+        let mut kill = Kill::new(kill, facts.clock.now());
+        if let Some(known) = self.kills.get(&place) {
             kill.take_cause_of(known);
         }
         // A new kill settles the previous one.
-        self.report_kill(&place);
-        if self.oom.kills.len() < PLACES_MAX || self.oom.kills.contains_key(&place) {
-            self.oom.kills.insert(place, kill);
+        self.report_kill(&place, facts, out);
+        if self.kills.len() < PLACES_MAX || self.kills.contains_key(&place) {
+            self.kills.insert(place, kill);
         }
     }
 
-    pub(super) fn oomd_killed(&mut self, kill: OomdKill) {
-        if !self.settings.features.oom_causes {
+    pub(super) fn oomd_killed(&mut self, kill: OomdKill, facts: &Facts, out: &mut Out) {
+        if !facts.settings.features.oom_causes {
             return;
         }
         if kill.pod.is_none() {
             let text = format!("systemd-oomd killed {}: {}", kill.cgroup, kill.reason);
-            self.calls.log(true, None, text);
-        } else if self.oom.oomd.len() < OOMD_WAITING_MAX {
-            self.oom.oomd.push((kill, self.clock.monotonic()));
+            out.calls.log(true, None, text);
+        } else if self.oomd.len() < OOMD_WAITING_MAX {
+            self.oomd.push((kill, facts.clock.monotonic()));
+        }
+    }
+
+    /// Takes an answer about a pod.
+    pub(super) fn answered(
+        &mut self,
+        uid: &PodUid,
+        answer: Answer<'_>,
+        facts: &Facts,
+        out: &mut Out,
+    ) {
+        match answer {
+            Answer::Written(result) => self.was_written(uid, result, facts, out),
+            Answer::Runtime(result) => self.was_inspected(uid, result),
+            Answer::Read(_) => {}
         }
     }
 
     /// Writes the conditions that are due.
-    pub(super) fn advance_oom(&mut self) {
-        if !self.settings.features.oom_causes {
+    pub(super) fn advance(&mut self, news: &[News], facts: &Facts, out: &mut Out) {
+        for news in news {
+            if let News::PodGone(uid) = news {
+                self.pod_gone(uid);
+            }
+        }
+        if !facts.settings.features.oom_causes {
             return;
         }
-        self.find_late();
-        self.decide_kills();
-        self.decide_oomd();
-        self.send_oom_conditions();
-        self.report_kills();
+        self.find_late(facts);
+        self.decide_kills(facts, out);
+        self.decide_oomd(facts, out);
+        self.send_conditions(facts, out);
+        self.report_kills(facts, out);
     }
 
     /// Decides about each kill as soon as the necessary facts are known.
-    fn decide_kills(&mut self) {
+    fn decide_kills(&mut self, facts: &Facts, out: &mut Out) {
         let open: Vec<Place> = self
-            .oom
             .kills
             .iter()
             .filter(|(_, kill)| !kill.decided)
             .map(|(place, _)| place.clone())
             .collect();
         for place in open {
-            let Some(pod) = self.pods.get(&place.0).cloned() else {
-                let at = self.oom.kills.get(&place).map(|kill| kill.heard_at);
-                if at.is_none_or(|at| self.clock.reached(at + UNKNOWN_FOR)) {
-                    self.oom.kills.remove(&place);
+            let Some(pod) = facts.pods.get(&place.0).cloned() else {
+                let at = self.kills.get(&place).map(|kill| kill.heard_at);
+                if at.is_none_or(|at| facts.clock.reached(at + UNKNOWN_FOR)) {
+                    self.kills.remove(&place);
                 }
                 continue;
             };
-            self.ask_runtime(&place, &pod);
-            let Some(kill) = self.oom.kills.get_mut(&place) else { continue };
-            if kill.waits_until().is_some_and(|until| !self.clock.reached(until)) {
+            self.ask_runtime(&place, &pod, facts, out);
+            let Some(kill) = self.kills.get_mut(&place) else { continue };
+            if kill.waits_until().is_some_and(|until| !facts.clock.reached(until)) {
                 continue;
             }
             kill.decided = true;
             // Where it is unknown whether the container lives, a condition might be untrue.
             if kill.what.container_lives == Some(false) {
-                let cause = self.cause(&place, &pod);
-                self.want_oom_condition(&pod, cause);
+                let cause = self.cause(&place, &pod, facts);
+                self.want_condition(&pod, cause, facts);
             }
         }
     }
 
-    fn ask_runtime(&mut self, place: &Place, pod: &PodView) {
-        let Some(kill) = self.oom.kills.get_mut(place) else { return };
+    fn ask_runtime(&mut self, place: &Place, pod: &PodView, facts: &Facts, out: &mut Out) {
+        let Some(kill) = self.kills.get_mut(place) else { return };
         kill.name_by(pod);
-        if self.settings.runtime && kill.needs_inspect() && self.calls.has_room_to_inspect() {
+        if facts.settings.runtime && kill.needs_inspect() && out.calls.has_room_to_inspect() {
             kill.inspect = Inspect::Asked;
-            self.calls.ask_runtime(Part::Oom, Verb::Inspect, PodRef::of(pod));
+            out.calls.ask_runtime(Part::Oom, Verb::Inspect, PodRef::of(pod));
         }
     }
 
     /// Applies the runtime's response to all waiting kills of the pod.
-    pub(super) fn oom_inspected(&mut self, uid: &PodUid, result: &Result<RuntimeState, Failure>) {
-        for ((pod, _), kill) in &mut self.oom.kills {
+    fn was_inspected(&mut self, uid: &PodUid, result: &Result<RuntimeState, Failure>) {
+        for ((pod, _), kill) in &mut self.kills {
             if pod == uid && kill.inspect == Inspect::Asked {
                 kill.inspected(result.as_ref().ok());
             }
         }
     }
 
-    fn cause(&self, place: &Place, pod: &PodView) -> OomCondition {
-        let kill = self.oom.kills.get(place).expect("a kill that is decided about must be known");
+    fn cause(&self, place: &Place, pod: &PodView, facts: &Facts) -> OomCondition {
+        let kill = self.kills.get(place).expect("a kill that is decided about must be known");
         let reason = words::reason(kill, pod);
         let text = || words::disruption(kill.container.as_deref(), place.1.as_deref());
         // A guess is no reason to call it a disruption, which would be retried without end.
         let by_node = kill.what.constraint == OomConstraint::Node;
-        let disrupts = self.settings.features.node_oom_disrupts && by_node;
+        let disrupts = facts.settings.features.node_oom_disrupts && by_node;
         OomCondition {
             reason,
             message: words::message(kill, pod),
@@ -190,72 +211,70 @@ impl Agent {
     }
 
     /// Reports the kills to which no other witness can add.
-    fn report_kills(&mut self) {
+    fn report_kills(&mut self, facts: &Facts, out: &mut Out) {
         let settled: Vec<Place> = self
-            .oom
             .kills
             .iter()
             .filter(|(_, kill)| kill.decided && !kill.reported)
-            .filter(|(_, kill)| self.clock.reached(kill.heard_at + SAME_KILL))
+            .filter(|(_, kill)| facts.clock.reached(kill.heard_at + SAME_KILL))
             .map(|(place, _)| place.clone())
             .collect();
         for place in settled {
-            self.report_kill(&place);
+            self.report_kill(&place, facts, out);
         }
-        self.report_children();
-        let now = self.clock.monotonic();
-        let oom = &mut self.oom;
-        oom.kills.retain(|_, kill| !kill.reported || now < kill.heard_at + REMEMBERED_FOR);
-        oom.children.retain(|_, children| {
+        self.report_children(facts, out);
+        let now = facts.clock.monotonic();
+        self.kills.retain(|_, kill| !kill.reported || now < kill.heard_at + REMEMBERED_FOR);
+        self.children.retain(|_, children| {
             let quiet = children.reported_at.is_some_and(|at| now >= at + CHILDREN_REPORTED_EVERY);
             children.unreported > 0 || !quiet
         });
     }
 
-    fn report_kill(&mut self, place: &Place) {
-        let Some(kill) = self.oom.kills.get_mut(place).filter(|kill| !kill.reported) else {
+    fn report_kill(&mut self, place: &Place, facts: &Facts, out: &mut Out) {
+        let Some(kill) = self.kills.get_mut(place).filter(|kill| !kill.reported) else {
             return;
         };
         kill.reported = true;
-        let tally = self.oom.counted.oom_kills.entry(kill.what.constraint).or_default();
+        let tally = self.counted.oom_kills.entry(kill.what.constraint).or_default();
         match kill.what.container_lives {
             Some(false) => tally.ended += 1,
             Some(true) => tally.lived_on += 1,
             None => tally.unknown += 1,
         }
-        let Some(pod) = self.pods.get(&place.0) else { return };
+        let Some(pod) = facts.pods.get(&place.0) else { return };
         kill.name_by(pod);
         let message = words::message(kill, pod);
         let pod = PodRef::of(pod);
         match kill.what.container_lives {
             Some(true) => {
-                let children = self.oom.children.entry(place.clone()).or_default();
+                let children = self.children.entry(place.clone()).or_default();
                 children.unreported += 1;
                 children.message = message;
             }
             Some(false) => {
-                self.calls.log(true, Some(&pod), message.clone());
-                self.emit_pod_event(pod, OOM_KILLED, &message);
+                out.calls.log(true, Some(&pod), message.clone());
+                out.emit_pod_event(pod, OOM_KILLED, &message);
             }
             None => {
                 let text = format!("{message} It is not known whether the container still runs.");
-                self.calls.log(true, Some(&pod), text.clone());
-                self.emit_pod_event(pod, OOM_KILLED, &text);
+                out.calls.log(true, Some(&pod), text.clone());
+                out.emit_pod_event(pod, OOM_KILLED, &text);
             }
         }
     }
 
-    fn report_children(&mut self) {
-        let now = self.clock.monotonic();
+    fn report_children(&mut self, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
         let mut reported = Vec::new();
-        for ((uid, _), children) in &mut self.oom.children {
+        for ((uid, _), children) in &mut self.children {
             let next = children.reported_at.map(|at| at + CHILDREN_REPORTED_EVERY);
-            if children.unreported == 0 || next.is_some_and(|next| !self.clock.reached(next)) {
+            if children.unreported == 0 || next.is_some_and(|next| !facts.clock.reached(next)) {
                 continue;
             }
             let count = std::mem::take(&mut children.unreported);
             children.reported_at = Some(now);
-            let Some(pod) = self.pods.get(uid) else { continue };
+            let Some(pod) = facts.pods.get(uid) else { continue };
             let lives = "The container still runs.";
             let message = match count {
                 1 => format!("{} {lives}", children.message),
@@ -264,17 +283,17 @@ impl Agent {
             reported.push((PodRef::of(pod), message));
         }
         for (pod, message) in reported {
-            self.calls.log(true, Some(&pod), message.clone());
-            self.emit_pod_event(pod, CHILD_OOM_KILLED, &message);
+            out.calls.log(true, Some(&pod), message.clone());
+            out.emit_pod_event(pod, CHILD_OOM_KILLED, &message);
         }
     }
 
-    fn decide_oomd(&mut self) {
-        for (kill, at) in std::mem::take(&mut self.oom.oomd) {
-            let pod = kill.pod.as_ref().and_then(|uid| self.pods.get(uid)).cloned();
+    fn decide_oomd(&mut self, facts: &Facts, out: &mut Out) {
+        for (kill, at) in std::mem::take(&mut self.oomd) {
+            let pod = kill.pod.as_ref().and_then(|uid| facts.pods.get(uid)).cloned();
             let Some(pod) = pod else {
-                if !self.clock.reached(at + UNKNOWN_FOR) {
-                    self.oom.oomd.push((kill, at));
+                if !facts.clock.reached(at + UNKNOWN_FOR) {
+                    self.oomd.push((kill, at));
                 }
                 continue;
             };
@@ -282,17 +301,17 @@ impl Agent {
             let named = ids.clone().find(|(_, id)| Some(id) == kill.container_id.as_ref());
             let name = named.map(|(name, _)| name.as_str());
             let message = words::by_oomd(&kill, name);
-            let disrupts = self.settings.features.node_oom_disrupts;
+            let disrupts = facts.settings.features.node_oom_disrupts;
             let cause = OomCondition {
                 reason: NODE_OUT_OF_MEMORY,
                 message: message.clone(),
                 disruption: disrupts.then(|| message.clone()),
-                at: self.clock.now().wall,
+                at: facts.clock.now().wall,
             };
-            self.oom.counted.oomd_kills += 1;
-            self.want_oom_condition(&pod, cause);
-            self.calls.log(true, Some(&PodRef::of(&pod)), message.clone());
-            self.emit_pod_event(PodRef::of(&pod), OOMD_KILLED, &message);
+            self.counted.oomd_kills += 1;
+            self.want_condition(&pod, cause, facts);
+            out.calls.log(true, Some(&PodRef::of(&pod)), message.clone());
+            out.emit_pod_event(PodRef::of(&pod), OOMD_KILLED, &message);
         }
     }
 }

@@ -8,7 +8,7 @@ use epilogue_common::names::pod_condition::OOM_KILLED;
 use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::agent::{Agent, Features, Settings};
+use crate::agent::{Agent, Features, Plan, Settings};
 use crate::pod::{Disruption, Phase, PodUid, PodView};
 use crate::protocol::action::{Action, ActionId, Purpose, Reach};
 use crate::protocol::event::{
@@ -107,6 +107,8 @@ pub(crate) struct World {
     shown: u64,
     /// The number of actions before the agent dies, and whether the last one is carried out.
     pub(crate) dies_after: Option<(usize, bool)>,
+    /// When the agent wants to decide again.
+    wake: Option<Duration>,
 }
 
 pub(crate) fn wall(now: Duration) -> Timestamp {
@@ -140,6 +142,7 @@ impl World {
             version: 100,
             shown: 100,
             dies_after: None,
+            wake: None,
         }
     }
 
@@ -207,7 +210,7 @@ impl World {
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..10_000 {
-            match self.agent.deadline() {
+            match self.wake {
                 Some(deadline) if deadline <= end => {
                     assert!(deadline > self.now, "wakes itself at once: {:#?}", self.log);
                     self.now = deadline;
@@ -236,41 +239,21 @@ impl World {
 
     fn drain(&mut self) {
         for _ in 0..20_000 {
-            if matches!(self.dies_after, Some((0, _))) {
+            if self.is_dead() {
                 return;
             }
-            let Some((id, action)) = self.agent.poll_action(self.clock()) else { return };
-            if let Some((left, carried_out)) = self.dies_after {
-                self.dies_after = Some((left - 1, carried_out));
-                if left == 1 {
-                    if carried_out {
-                        self.carry_out(&action);
-                    }
+            let plan = self.agent.plan(self.clock());
+            self.wake = plan.wake;
+            self.asked_again(&plan);
+            if plan.actions.is_empty() {
+                return;
+            }
+            for (id, action) in plan.actions {
+                if self.is_dead() {
                     return;
                 }
+                self.start(id, action);
             }
-            if let Action::Log(line) = &action {
-                self.logged.push(line.text.clone());
-                continue;
-            }
-            if let Action::EmitEvent(notice) = &action {
-                self.reported.push((notice.reason, notice.message.clone()));
-            }
-            let name = printed(&action);
-            self.watch(&action);
-            self.scarcity.note(&action, self.now);
-            if !matches!(
-                action,
-                Action::Journal(_)
-                    | Action::CloseJournal
-                    | Action::EmitEvent(_)
-                    | Action::Measure
-                    | Action::Publish(_)
-            ) {
-                let at = self.now.saturating_sub(self.zero);
-                self.log.push(format!("{} {name}", at.as_millis()));
-            }
-            self.answer(id, &name, action);
         }
         panic!(
             "never rests: {:#?} {:#?} {:?}",
@@ -278,6 +261,55 @@ impl World {
             &self.logged[self.logged.len().saturating_sub(10)..],
             self.agent
         );
+    }
+
+    /// Without anything new, the agent gives nothing new.
+    fn asked_again(&mut self, plan: &Plan) {
+        let report = self.agent.status().clone();
+        let again = self.agent.plan(self.clock());
+        assert_eq!(again.actions, Vec::new(), "{:#?}", self.log);
+        // A call under way needs no wake-up.
+        let later = |wake: Option<Duration>| wake.unwrap_or(Duration::MAX);
+        assert!(later(again.wake) >= later(plan.wake), "{plan:?} {again:?}");
+        assert_eq!(*self.agent.status(), report, "{:#?}", self.log);
+    }
+
+    fn is_dead(&self) -> bool {
+        matches!(self.dies_after, Some((0, _)))
+    }
+
+    fn start(&mut self, id: ActionId, action: Action) {
+        if let Some((left, carried_out)) = self.dies_after {
+            self.dies_after = Some((left - 1, carried_out));
+            if left == 1 {
+                if carried_out {
+                    self.carry_out(&action);
+                }
+                return;
+            }
+        }
+        if let Action::Log(line) = &action {
+            self.logged.push(line.text.clone());
+            return;
+        }
+        if let Action::EmitEvent(notice) = &action {
+            self.reported.push((notice.reason, notice.message.clone()));
+        }
+        let name = printed(&action);
+        self.watch(&action);
+        self.scarcity.note(&action, self.now);
+        if !matches!(
+            action,
+            Action::Journal(_)
+                | Action::CloseJournal
+                | Action::EmitEvent(_)
+                | Action::Measure
+                | Action::Publish(_)
+        ) {
+            let at = self.now.saturating_sub(self.zero);
+            self.log.push(format!("{} {name}", at.as_millis()));
+        }
+        self.answer(id, &name, action);
     }
 
     /// Checks an action against the rules that must never break.

@@ -207,8 +207,8 @@ fn substitute_stops_verifies_and_fails_in_this_order() {
             "0 mark a",
             "0 stop a 20",
             "0 stop b 3",
-            "0 fail a",
             "0 stop c 10",
+            "0 fail a",
             "0 fail b",
             "0 fail c",
             "0 release"

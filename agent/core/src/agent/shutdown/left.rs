@@ -1,9 +1,10 @@
 //! Counts the pods that a shutdown leaves without a terminal phase in the API, by reason. So the
 //! agent never claims success for them.
 
-use super::Agent;
-use super::shutdown::{Left, Shutdown};
-use super::status::LeftReason;
+use super::super::facts::Facts;
+use super::super::status::LeftReason;
+use super::run::scope;
+use super::{Left, Shutdown};
 use crate::pod::{PodSource, PodView};
 use crate::shutdown::candidates::{Excluded, Scope, excluded};
 use crate::termination::progress::{PodTermination, Terminator};
@@ -20,27 +21,24 @@ pub(super) fn words(left: &Left) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-impl Agent {
-    /// The pods without a terminal phase that the shutdown does not wait for, except static pods
-    /// and the agent's own.
-    pub(super) fn left_behind(&self, shutdown: &Shutdown) -> Left {
-        let scope = self.scope(shutdown.found);
-        let mut left = Left::new();
-        for pod in self.pods.iter() {
-            let own = self.settings.own_pod.as_ref() == Some(&pod.uid);
-            if own || pod.is_terminal() || pod.source == PodSource::Static {
-                continue;
-            }
-            let termination = shutdown.terminations.get(&pod.uid);
-            let counted = termination.is_some_and(|termination| {
-                termination.reported || termination.is_awaited() || termination.is_unacknowledged()
-            });
-            if !counted {
-                *left.entry(why(pod, termination, &scope)).or_default() += 1;
-            }
+/// The pods without a terminal phase that the shutdown does not wait for, except static pods and
+/// the agent's own.
+pub(super) fn left_behind(shutdown: &Shutdown, facts: &Facts) -> Left {
+    let scope = scope(shutdown.found, facts);
+    let mut left = Left::new();
+    for pod in facts.pods.iter() {
+        if facts.is_own(&pod.uid) || pod.is_terminal() || pod.source == PodSource::Static {
+            continue;
         }
-        left
+        let termination = shutdown.terminations.get(&pod.uid);
+        let counted = termination.is_some_and(|termination| {
+            termination.reported || termination.is_awaited() || termination.is_unacknowledged()
+        });
+        if !counted {
+            *left.entry(why(pod, termination, &scope)).or_default() += 1;
+        }
     }
+    left
 }
 
 fn why(pod: &PodView, termination: Option<&PodTermination>, scope: &Scope) -> LeftReason {

@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use epilogue_common::outcome::Failure;
-
-use super::Agent;
-use super::calls::{Part, Verb};
-use super::shutdown::Release;
-use crate::pod::PodUid;
+use super::super::calls::{Part, Verb};
+use super::super::facts::Facts;
+use super::super::out::Out;
+use super::{Release, Shutdown};
 use crate::protocol::action::Purpose;
-use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
 use crate::termination::patches;
@@ -18,21 +15,15 @@ use crate::termination::progress::{PATCH_STATUS, Terminator};
 /// How long a stopped pod certainly has no new container: a kubelet takes longer to start one.
 const PROOF_LASTS: Duration = Duration::from_millis(500);
 
-impl Agent {
+impl Shutdown {
     /// Asks the runtime about every pod without a report. Where it proves that all containers have
     /// exited, the agent writes the report in the kubelet's place.
-    pub(super) fn inspect_the_rest(&mut self) {
-        if !self.settings.runtime {
+    pub(super) fn inspect_the_rest(&mut self, facts: &Facts) {
+        let may = facts.settings.runtime && matches!(self.release, Release::Holding);
+        if !may || std::mem::replace(&mut self.inspected, true) {
             return;
         }
-        let Some(shutdown) = &mut self.shutdown else { return };
-        if !matches!(shutdown.release, Release::Holding) {
-            return;
-        }
-        if std::mem::replace(&mut shutdown.inspected, true) {
-            return;
-        }
-        for termination in shutdown.terminations.values_mut() {
+        for termination in self.terminations.values_mut() {
             if termination.is_awaited() && !termination.fail.is_wanted() {
                 termination.inspect.want();
             }
@@ -40,57 +31,36 @@ impl Agent {
     }
 
     /// Sends the runtime checks that are due.
-    pub(super) fn send_inspects(&mut self) {
-        let Some(shutdown) = &mut self.shutdown else { return };
-        for termination in shutdown.terminations.values_mut() {
+    pub(super) fn send_inspects(&mut self, facts: &Facts, out: &mut Out) {
+        for termination in self.terminations.values_mut() {
             if !termination.reported {
                 let (what, inspect) = ((Part::Shutdown, Verb::Inspect), &mut termination.inspect);
-                self.calls.inspect(what, &termination.pod, inspect, &self.clock);
+                out.calls.inspect(what, &termination.pod, inspect, &facts.clock);
             }
-        }
-    }
-
-    pub(super) fn inspect_finished(&mut self, uid: &PodUid, result: Result<RuntimeState, Failure>) {
-        let now = self.clock.monotonic();
-        let Some((termination, pace)) = self.termination(uid) else { return };
-        match result {
-            Ok(state) if state.nothing_runs() => {
-                termination.inspect.done();
-                if termination.terminator == Terminator::Stop {
-                    termination.end.done();
-                }
-                self.verified(uid, state);
-            }
-            Ok(_) => {
-                termination.fail.drop_it();
-                termination.inspect.failed(now, pace, None);
-            }
-            Err(failure) => termination.inspect.failed(now, pace, Some(&failure)),
         }
     }
 
     /// Writes the phases that are ours. Under a dead kubelet the agent writes as soon as the end is
     /// verified. Alongside a live kubelet it writes only at the end of the available time.
-    pub(super) fn send_fails(&mut self) {
-        let now = self.clock.now();
-        let lives = self.kubelet.lives();
-        let Some(shutdown) = &mut self.shutdown else { return };
+    pub(super) fn send_fails(&mut self, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.now();
+        let lives = facts.kubelet.lives();
         // After the release the agent leaves a live kubelet alone.
-        let at_the_end = shutdown.step >= Step::LastWrites && !shutdown.is_released();
+        let at_the_end = self.step >= Step::LastWrites && !self.is_released();
         let mut stale = false;
-        for uid in &self.refusals.in_turn(&[PATCH_STATUS], shutdown.terminations.keys()) {
-            let Some(termination) = shutdown.terminations.get_mut(uid) else { continue };
+        for uid in &out.refusals.in_turn(&[PATCH_STATUS], self.terminations.keys()) {
+            let Some(termination) = self.terminations.get_mut(uid) else { continue };
             let reading = termination.read.is_open() || termination.inspect.is_open();
-            if termination.reported || reading || !termination.fail.is_due(&self.clock) {
+            if termination.reported || reading || !termination.fail.is_due(&facts.clock) {
                 continue;
             }
             if lives && !at_the_end {
                 continue;
             }
-            if !self.calls.has_room() {
+            if !out.calls.has_room() {
                 break;
             }
-            let Some(pod) = self.pods.get(uid) else {
+            let Some(pod) = facts.pods.get(uid) else {
                 termination.acknowledge();
                 continue;
             };
@@ -111,20 +81,20 @@ impl Agent {
             if lives && termination.terminator == Terminator::Stop && restarts {
                 continue;
             }
-            if self.refusals.forbids(PATCH_STATUS) {
+            if out.refusals.forbids(PATCH_STATUS) {
                 termination.fail.give_up();
                 continue;
             }
-            if !self.refusals.may_ask(PATCH_STATUS, &self.clock) {
+            if !out.refusals.may_ask(PATCH_STATUS, &facts.clock) {
                 break;
             }
             let body = patches::failed(pod, now.wall);
             termination.fail.sent();
-            self.writer.append([Record::intent(&termination.pod, Intent::Fail, now.wall)]);
-            self.calls.patch(Part::Shutdown, Purpose::Fail, &termination.pod, body);
+            out.journal.append([Record::intent(&termination.pod, Intent::Fail, now.wall)]);
+            out.calls.patch(Part::Shutdown, Purpose::Fail, &termination.pod, body);
         }
         if stale {
-            self.send_inspects();
+            self.send_inspects(facts, out);
         }
     }
 }

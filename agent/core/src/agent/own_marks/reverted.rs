@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::Agent;
-use super::calls::{Task, Verb};
+use super::super::calls::{Task, Verb};
+use super::super::facts::Facts;
+use super::super::out::Out;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::{PodRef, Purpose};
 use crate::protocol::event::ActionResult;
@@ -27,11 +28,9 @@ impl RevertedWrites {
     pub(super) fn pod_gone(&mut self, uid: &PodUid) {
         self.writes.remove(uid);
     }
-}
 
-impl Agent {
     /// Records a finished write, if it is acknowledged.
-    pub(super) fn note_written(&mut self, task: &Task, result: &ActionResult) {
+    pub(super) fn note_written(&mut self, task: &Task, result: &ActionResult, facts: &Facts) {
         if !matches!(result, ActionResult::Done(Ok(()))) {
             return;
         }
@@ -40,20 +39,20 @@ impl Agent {
                 (uid, *purpose)
             }
             Task::Pod(_, Verb::Patch(Purpose::Mark), uid) => {
-                self.reverted_writes.writes.remove(uid);
+                self.writes.remove(uid);
                 return;
             }
             _ => return,
         };
         // The watch may have been faster than the response.
-        let Some(pod) = self.pods.get(uid) else { return };
+        let Some(pod) = facts.pods.get(uid) else { return };
         let written = Written { purpose, shown: is_shown(pod, purpose) };
-        self.reverted_writes.writes.insert(uid.clone(), written);
+        self.writes.insert(uid.clone(), written);
     }
 
     /// Compares the pod's state in the API with what was written.
-    pub(super) fn sees_reverted(&mut self, pod: &PodView) {
-        let Some(written) = self.reverted_writes.writes.get_mut(&pod.uid) else { return };
+    pub(super) fn see(&mut self, pod: &PodView, out: &mut Out) {
+        let Some(written) = self.writes.get_mut(&pod.uid) else { return };
         if is_shown(pod, written.purpose) {
             written.shown = true;
             return;
@@ -62,14 +61,14 @@ impl Agent {
             return;
         }
         let purpose = written.purpose;
-        self.reverted_writes.writes.remove(&pod.uid);
-        *self.status.reverted.entry(purpose).or_default() += 1;
+        self.writes.remove(&pod.uid);
+        *out.status.reverted.entry(purpose).or_default() += 1;
         let text = match purpose {
             Purpose::Clear => "its condition that was taken back is there again",
             _ => "its phase Failed was taken back by the kubelet",
         };
         let pod: PodRef = PodRef::of(pod);
-        self.calls.log(true, Some(&pod), text);
+        out.calls.log(true, Some(&pod), text);
     }
 }
 

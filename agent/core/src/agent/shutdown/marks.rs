@@ -2,11 +2,13 @@
 
 use epilogue_common::outcome::Outcome;
 
-use super::Agent;
-use super::calls::Part;
-use super::mode::Detected;
-use super::notices::POD_MARKED;
-use super::shutdown::Recorded;
+use super::super::calls::Part;
+use super::super::facts::Facts;
+use super::super::mode::Detected;
+use super::super::notices::POD_MARKED;
+use super::super::out::Out;
+use super::run::scope;
+use super::{Recorded, Shutdown};
 use crate::pod::{Owner, PodUid, PodView};
 use crate::protocol::action::{PodRef, Purpose};
 use crate::protocol::journal::{Intent, Record};
@@ -60,45 +62,41 @@ fn unmounts(pod: &PodView) -> bool {
     pod.details.persistent_volumes && !last
 }
 
-impl Agent {
+impl Shutdown {
     /// Adds all pods of the node to the shutdown, in order of their marks' value.
-    pub(super) fn enlist_all(&mut self) {
-        let pods: Vec<PodView> = self.pods.iter().cloned().collect();
-        let Some(shutdown) = &self.shutdown else { return };
-        let by_value = pre_mark(&pods, &self.scope(shutdown.found));
+    pub(super) fn enlist_all(&mut self, facts: &Facts) {
+        let pods: Vec<PodView> = facts.pods.iter().cloned().collect();
+        let by_value = pre_mark(&pods, &scope(self.found, facts));
         for pod in &pods {
-            self.enlist(pod);
+            self.enlist(pod, facts);
         }
-        let Some(shutdown) = &mut self.shutdown else { return };
         let mut order: Vec<PodUid> = by_value.into_iter().map(|mark| mark.uid).collect();
-        shutdown.enlisted = self.pods.is_listed();
+        self.enlisted = facts.pods.is_listed();
         let rest: Vec<_> =
-            shutdown.terminations.keys().filter(|uid| !order.contains(uid)).cloned().collect();
+            self.terminations.keys().filter(|uid| !order.contains(uid)).cloned().collect();
         order.extend(rest);
-        shutdown.order = order;
+        self.order = order;
     }
 
     /// Adds a pod to the shutdown, or updates its state there. Pods that appear during a shutdown
     /// are part of it like any other.
-    pub(super) fn enlist(&mut self, pod: &PodView) {
-        let now = self.clock.now().wall;
-        let lives = self.kubelet.lives();
-        let Some(shutdown) = &self.shutdown else { return };
-        let scope = self.scope(shutdown.found);
-        let terminator = terminator(pod, &scope, shutdown.found, lives);
+    pub(super) fn enlist(&mut self, pod: &PodView, facts: &Facts) {
+        let now = facts.clock.now().wall;
+        let lives = facts.kubelet.lives();
+        let scope = scope(self.found, facts);
+        let terminator = terminator(pod, &scope, self.found, lives);
         let is_excluded = excluded(pod, &scope).is_some();
         let wanted = mark_reason(pod, &scope).is_some();
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let known = shutdown.terminations.get(&pod.uid);
+        let known = self.terminations.get(&pod.uid);
         let exited = known.is_some_and(|termination| termination.had_exited);
         // DIVERGES(upstream): a deleted pod would be bound to this node again and deleted again,
         // for as long as logind grants. The kubelet's shutdown does not delete. ([W10])
-        let late = known.is_none() && shutdown.enlisted && terminator == Terminator::Delete;
+        let late = known.is_none() && self.enlisted && terminator == Terminator::Delete;
         let comes_again = known.map_or(late && pod.details.tolerates_shutdown, |e| e.comes_again);
         let terminator = if exited || comes_again { Terminator::None } else { terminator };
         let wanted = wanted && !exited && (!comes_again || pod.cannot_run_again());
         if lives && known.is_some_and(|termination| more_is_to_come(termination, pod)) {
-            shutdown.progress = true;
+            self.progress = true;
             return;
         }
         let known = known.is_some();
@@ -106,15 +104,15 @@ impl Agent {
             return;
         }
         // A mark of the previous shutdown is repeated unchanged, with its own time.
-        let carried_at = shutdown.carried.get(&pod.uid).map(|(_, at)| *at);
+        let carried_at = self.carried.get(&pod.uid).map(|(_, at)| *at);
         let carried = carried_at.is_some();
         let marked_at = carried_at.unwrap_or(now);
-        let termination = shutdown
+        let termination = self
             .terminations
             .entry(pod.uid.clone())
             .or_insert_with(|| PodTermination::new(PodRef::of(pod), terminator, marked_at));
         if !known {
-            shutdown.order.push(pod.uid.clone());
+            self.order.push(pod.uid.clone());
             if carried {
                 // A write of the previous shutdown may still be under way: the agent reads first.
                 termination.mark = Attempt::wanted();
@@ -139,10 +137,10 @@ impl Agent {
             termination.fail.drop_it();
         }
         if pod.is_terminal() {
-            shutdown.progress |= !termination.reported;
+            self.progress |= !termination.reported;
             termination.seen_terminal = true;
             termination.acknowledge();
-            termination.unmounts = shutdown.found.mode == Mode::Replace && unmounts(pod);
+            termination.unmounts = self.found.mode == Mode::Replace && unmounts(pod);
         } else if pod.is_disrupted() && !carried {
             settle_mark(termination, pod);
         } else if wanted {
@@ -150,28 +148,39 @@ impl Agent {
         }
     }
 
-    /// Handles a pod of the shutdown that was terminal, or got Failed from us, and is not terminal
-    /// any more: another writer reverted the phase.
-    pub(super) fn sees_reversal(&mut self, pod: &PodView) {
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let Some(termination) = shutdown.terminations.get_mut(&pod.uid) else { return };
-        if !termination.seen_terminal || pod.is_terminal() || !termination.fail.is_done() {
-            return;
+    /// Takes a new state of the pod.
+    pub(super) fn see_pod(&mut self, pod: &PodView, facts: &Facts) {
+        let known = self.terminations.get_mut(&pod.uid);
+        let listed = known.is_some();
+        // A phase that the API showed, or that it took from us, was reverted by another writer.
+        if let Some(termination) = known.filter(|it| it.seen_terminal && it.fail.is_done())
+            && !pod.is_terminal()
+        {
+            termination.reported = false;
+            termination.seen_terminal = false;
         }
-        termination.reported = false;
-        termination.seen_terminal = false;
+        if listed || !self.is_released() {
+            self.enlist(pod, facts);
+        }
+    }
+
+    /// Notes that the API no longer has the pod.
+    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
+        if let Some(termination) = self.terminations.get_mut(uid) {
+            self.progress |= !termination.reported;
+            termination.acknowledge();
+        }
     }
 
     /// Sends P1, and later the marks that are still open.
-    pub(super) fn send_marks(&mut self) {
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let may_end = shutdown.may_end(&self.clock);
-        let checks_over = self.clock.reached(shutdown.at(shutdown.ends.pre_mark / 2));
-        for uid in &self.refusals.in_turn(&[PATCH_STATUS], shutdown.order.iter()) {
-            let Some(termination) = shutdown.terminations.get_mut(uid) else { continue };
+    pub(super) fn send_marks(&mut self, facts: &Facts, out: &mut Out) {
+        let may_end = self.may_end(&facts.clock);
+        let checks_over = facts.clock.reached(self.at(self.ends.pre_mark / 2));
+        for uid in &out.refusals.in_turn(&[PATCH_STATUS], self.order.iter()) {
+            let Some(termination) = self.terminations.get_mut(uid) else { continue };
             if termination.reported
                 || termination.read.is_open()
-                || !termination.mark.is_due(&self.clock)
+                || !termination.mark.is_due(&facts.clock)
             {
                 continue;
             }
@@ -180,86 +189,89 @@ impl Agent {
             if termination.exit_check.is_open() && may_end && !checks_over {
                 continue;
             }
-            if !self.calls.has_room() {
+            if !out.calls.has_room() {
                 break;
             }
-            let Some(pod) = self.pods.get(uid) else {
+            let Some(pod) = facts.pods.get(uid) else {
                 termination.acknowledge();
                 continue;
             };
             // A pod that is no longer terminated comes back with the node. ([AP5])
             let ends = may_end || termination.end.was_sent() || pod.is_terminating();
-            if self.refusals.forbids(PATCH_STATUS) || !(ends || pod.cannot_run_again()) {
+            if out.refusals.forbids(PATCH_STATUS) || !(ends || pod.cannot_run_again()) {
                 termination.mark.give_up();
                 continue;
             }
-            let known =
-                shutdown.recorded.get(uid).filter(|known| known.at == termination.marked_at);
+            let known = self.recorded.get(uid).filter(|known| known.at == termination.marked_at);
             let recorded = known.copied().unwrap_or_else(|| Recorded {
                 at: termination.marked_at,
-                since: self.clock.monotonic(),
-                until: self.writer.append([termination.mark_intent()]),
+                since: facts.clock.monotonic(),
+                until: out.journal.append([termination.mark_intent()]),
             });
-            shutdown.recorded.insert(uid.clone(), recorded);
+            self.recorded.insert(uid.clone(), recorded);
             // After a loss of power, a mark that is not on the disk has no known origin. If the
             // disk is too slow, or no time is left, the agent sends the mark anyway. A mark that is
             // not sent explains nothing.
             let waits = may_end
-                && !self.writer.is_durable(recorded.until)
-                && !self.writer.is_refused()
-                && !self.clock.reached(recorded.since + shutdown.ends.intent);
+                && !out.journal.is_durable(recorded.until)
+                && !out.journal.is_refused()
+                && !facts.clock.reached(recorded.since + self.ends.intent);
             if waits {
                 continue;
             }
-            if !self.refusals.may_ask(PATCH_STATUS, &self.clock) {
+            if !out.refusals.may_ask(PATCH_STATUS, &facts.clock) {
                 break;
             }
             let body = patches::mark(pod, termination.marked_at);
             termination.mark.sent();
-            self.calls.patch(Part::Shutdown, Purpose::Mark, &termination.pod, body);
+            out.calls.patch(Part::Shutdown, Purpose::Mark, &termination.pod, body);
         }
     }
 
     /// Records that the API has a pod's mark. If the agent does not terminate the pod, this is what
     /// it reports.
-    pub(super) fn note_mark(&mut self, uid: &PodUid) {
-        self.writer.append([Record::acknowledged(uid, Intent::Mark)]);
-        let Some((termination, _)) = self.termination(uid) else { return };
+    pub(super) fn note_mark(&mut self, uid: &PodUid, out: &mut Out) {
+        out.journal.append([Record::acknowledged(uid, Intent::Mark)]);
+        let Some(termination) = self.terminations.get_mut(uid) else { return };
         let reports = matches!(termination.terminator, Terminator::Kubelet | Terminator::None);
         if reports && !std::mem::replace(&mut termination.event_sent, true) {
             let pod = termination.pod.clone();
-            self.emit_pod_event(pod, POD_MARKED, "DisruptionTarget set: the node shuts down.");
+            out.emit_pod_event(pod, POD_MARKED, "DisruptionTarget set: the node shuts down.");
         }
     }
 
     /// Reads pods again whose writes met a conflict.
-    pub(super) fn send_reads(&mut self) {
-        let Some(shutdown) = &mut self.shutdown else { return };
-        for (uid, termination) in &mut shutdown.terminations {
+    pub(super) fn send_reads(&mut self, facts: &Facts, out: &mut Out) {
+        for (uid, termination) in &mut self.terminations {
             // A removal by the previous shutdown that is still under way would be newer than the
             // read.
-            if !(shutdown.carried.contains_key(uid) && self.calls.is_busy_with(uid)) {
+            if !(self.carried.contains_key(uid) && out.calls.is_busy_with(uid)) {
                 let read = &mut termination.read;
-                self.calls.read(Part::Shutdown, &termination.pod, read, &self.clock);
+                out.calls.read(Part::Shutdown, &termination.pod, read, &facts.clock);
             }
         }
     }
 
-    pub(super) fn read_finished(&mut self, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
-        let now = self.clock.monotonic();
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let pace = shutdown.pace(uid);
-        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
+    /// Takes the pod as the API has it.
+    pub(super) fn was_read(
+        &mut self,
+        uid: &PodUid,
+        result: &Outcome<Option<Box<PodView>>>,
+        facts: &Facts,
+    ) {
+        let now = facts.clock.monotonic();
+        let pace = self.pace(uid);
+        let Some(termination) = self.terminations.get_mut(uid) else { return };
         match termination.read.settle(result, now, pace, REPEATABLE) {
             Follow::Gone => termination.acknowledge(),
             Follow::Done => {
                 let Ok(Some(pod)) = result else { return termination.acknowledge() };
-                if let Some((_, at)) = shutdown.carried.remove(uid)
+                if let Some((_, at)) = self.carried.remove(uid)
                     && pod.disruption.as_ref().is_some_and(|d| patches::is_ours(d, at))
                 {
                     termination.mark = Attempt::done_before();
                 }
-                self.enlist(pod);
+                self.enlist(pod, facts);
             }
             Follow::Reread | Follow::Retry | Follow::Refused => {}
         }

@@ -1,14 +1,14 @@
 //! Asks the runtime whether a pod had already exited, before the agent marks it in place of a dead
 //! kubelet. Without a kubelet, the API may show an exited pod as running.
 
-use std::time::Duration;
-
 use epilogue_common::outcome::Failure;
 use jiff::{SignedDuration, Timestamp};
 
-use super::Agent;
-use super::calls::{Part, Verb};
-use super::own_marks_survivors::CLOCKS_DIFFER;
+use super::super::calls::{Part, Verb};
+use super::super::facts::Facts;
+use super::super::out::Out;
+use super::super::own_marks::CLOCKS_DIFFER;
+use super::Shutdown;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
@@ -28,29 +28,35 @@ fn had_exited(pod: &PodView, state: &RuntimeState, since: Timestamp) -> bool {
         && state.containers.iter().all(|each| before(each.finished_at))
 }
 
-impl Agent {
-    pub(super) fn send_exit_checks(&mut self) {
-        let Some(shutdown) = &mut self.shutdown else { return };
-        for termination in shutdown.terminations.values_mut() {
+impl Shutdown {
+    /// Sends the checks that are due.
+    pub(super) fn send_exit_checks(&mut self, facts: &Facts, out: &mut Out) {
+        for termination in self.terminations.values_mut() {
             if !termination.reported {
                 let (what, check) =
                     ((Part::Shutdown, Verb::ExitCheck), &mut termination.exit_check);
-                self.calls.inspect(what, &termination.pod, check, &self.clock);
+                out.calls.inspect(what, &termination.pod, check, &facts.clock);
             }
         }
     }
 
-    pub(super) fn exit_checked(&mut self, uid: &PodUid, result: &Result<RuntimeState, Failure>) {
-        let now: Duration = self.clock.monotonic();
-        let Some(shutdown) = &mut self.shutdown else { return };
-        let (since, pace) = (shutdown.since, shutdown.pace(uid));
-        let Some(termination) = shutdown.terminations.get_mut(uid) else { return };
+    /// Takes the runtime's answer to such a check.
+    pub(super) fn exit_checked(
+        &mut self,
+        uid: &PodUid,
+        result: &Result<RuntimeState, Failure>,
+        facts: &Facts,
+        out: &mut Out,
+    ) {
+        let now = facts.clock.monotonic();
+        let (since, pace) = (self.since, self.pace(uid));
+        let Some(termination) = self.terminations.get_mut(uid) else { return };
         let state = match result {
             Ok(state) => state,
             Err(failure) => return termination.exit_check.failed(now, pace, Some(failure)),
         };
         termination.exit_check.done();
-        let Some(pod) = self.pods.get(uid) else { return };
+        let Some(pod) = facts.pods.get(uid) else { return };
         let untouched = !termination.mark.was_sent() && !termination.end.was_sent();
         if !untouched
             || termination.terminator != Terminator::Stop
@@ -61,8 +67,8 @@ impl Agent {
         termination.had_exited = true;
         termination.terminator = Terminator::None;
         termination.mark.give_up();
-        self.writer.append([Record::intent(&termination.pod, Intent::LeaveExited, since)]);
+        out.journal.append([Record::intent(&termination.pod, Intent::LeaveExited, since)]);
         let text = "all its containers had exited before the shutdown; its kubelet reports it";
-        self.calls.log(false, Some(&termination.pod), text);
+        out.calls.log(false, Some(&termination.pod), text);
     }
 }

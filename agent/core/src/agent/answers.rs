@@ -1,0 +1,148 @@
+//! Passes the result of an action to the part of the agent that it belongs to.
+
+use std::time::Duration;
+
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+
+use super::Agent;
+use super::calls::{Answer, Part, Task, Verb};
+use crate::pod::{PodUid, PodView};
+use crate::protocol::action::ActionId;
+use crate::protocol::event::{ActionResult, RuntimeState};
+use crate::protocol::pressure::{Figures, Measured};
+
+impl Agent {
+    /// Takes a result. The result of an action that is no longer under way is ignored.
+    pub(super) fn finished(&mut self, id: ActionId, result: ActionResult) {
+        let Self { facts, out, .. } = self;
+        let Some(task) = out.calls.finish(id) else { return };
+        // The shell queues an event, and answers before the API does.
+        if task.is_api() && task != Task::EmitEvent {
+            out.note_reachable(&result);
+        }
+        self.own_marks.note_written(&task, &result, facts);
+        match task {
+            Task::TakeLock => self.lock.taken(&result, facts, out),
+            Task::ReleaseLock => self.lock.released(&result, out),
+            Task::RaiseDelay => {
+                let result = delay(result);
+                facts.logind.granted = result.as_ref().ok().copied().or(facts.logind.granted);
+                self.lock.delay_raised(&result, facts, out);
+            }
+            Task::Journal => out.journal_written(&facts.clock, &done(result)),
+            Task::Announce | Task::Publish | Task::Taint => {
+                self.node.written(&task, &done(result), facts, out);
+                if task == Task::Announce && !self.shutdowns.is_drained() {
+                    self.node.drop_drained();
+                }
+            }
+            Task::EmitEvent => {}
+            Task::Measure => self.evictions.measured(measured(result), facts, out),
+            Task::MeasurePods(of) => {
+                let figures = figures(result);
+                self.evictions.pods_measured(of, figures, facts, out, &self.own_marks);
+            }
+            Task::NodeCondition(kind) => {
+                self.evictions.node_condition_set(kind, &done(result), facts, out);
+            }
+            Task::Pod(part, verb, uid) => match verb {
+                Verb::Read => self.was_read(part, &uid, &pod(result)),
+                Verb::ExitCheck | Verb::Stop | Verb::Inspect => {
+                    self.answered(part, verb, &uid, Answer::Runtime(&runtime(result)));
+                }
+                Verb::Patch(_) | Verb::End => {
+                    let result = done(result);
+                    self.out.count_write(verb, &result);
+                    self.answered(part, verb, &uid, Answer::Written(&result));
+                }
+            },
+        }
+    }
+
+    /// Takes the pod as the API has it. A read for the removal of a mark serves a shutdown that has
+    /// begun since.
+    fn was_read(&mut self, part: Part, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
+        match result {
+            Ok(Some(pod)) => drop(self.facts.pods.observe((**pod).clone())),
+            Ok(None) => self.facts.pods.gone(uid),
+            Err(_) => {}
+        }
+        let serves_shutdown = part != Part::Eviction && self.shutdowns.has(uid);
+        let part = if serves_shutdown { Part::Shutdown } else { part };
+        self.answered(part, Verb::Read, uid, Answer::Read(result));
+    }
+
+    fn answered(&mut self, part: Part, verb: Verb, uid: &PodUid, answer: Answer<'_>) {
+        let Self { facts, out, shutdowns, own_marks, evictions, .. } = self;
+        match (part, answer) {
+            (Part::Shutdown, Answer::Runtime(result)) if !shutdowns.has(uid) => {
+                own_marks.was_stopped_late(uid, result, facts);
+            }
+            (Part::Shutdown | Part::Drained, answer) => {
+                shutdowns.answered((part, verb), uid, answer, facts, out);
+            }
+            (Part::OwnMarks, answer) => own_marks.answered(verb, uid, answer, facts, out),
+            (Part::Survivors, Answer::Runtime(result)) => {
+                let evicts = |uid: &PodUid| evictions.has(uid);
+                own_marks.survivor_inspected(uid, result, facts, out, &evicts);
+            }
+            (Part::Eviction, answer) => {
+                if evictions.answered(verb, uid, answer, facts, out) {
+                    facts.pods.gone(uid);
+                }
+            }
+            (Part::Stuck, answer) => self.stuck.answered(uid, answer, facts, out),
+            (Part::Oom, answer) => self.oom.answered(uid, answer, facts, out),
+            (Part::Survivors, _) => {}
+        }
+    }
+}
+
+/// The result of another kind than the action's: an error of the shell, treated as no response.
+fn strange() -> Failure {
+    Failure::new(FailureKind::Unknown, "the result is of another kind than the action")
+}
+
+fn done(result: ActionResult) -> Outcome<()> {
+    if let ActionResult::Done(outcome) = result { outcome } else { Err(strange()) }
+}
+
+fn delay(result: ActionResult) -> Outcome<Duration> {
+    match result {
+        ActionResult::Delay(outcome) => outcome,
+        ActionResult::Done(Err(failure)) => Err(failure),
+        _ => Err(strange()),
+    }
+}
+
+fn pod(result: ActionResult) -> Outcome<Option<Box<PodView>>> {
+    match result {
+        ActionResult::Pod(outcome) => outcome,
+        ActionResult::Done(Err(failure)) => Err(failure),
+        _ => Err(strange()),
+    }
+}
+
+fn measured(result: ActionResult) -> Measured {
+    match result {
+        ActionResult::Measured(measured) => measured,
+        ActionResult::Done(Err(failure)) => Err(failure),
+        _ => Err(strange()),
+    }
+}
+
+fn figures(result: ActionResult) -> Result<Figures, Failure> {
+    match result {
+        ActionResult::Figures(figures) => figures,
+        ActionResult::Done(Err(failure)) => Err(failure),
+        _ => Err(strange()),
+    }
+}
+
+fn runtime(result: ActionResult) -> Result<RuntimeState, Failure> {
+    match result {
+        ActionResult::Runtime(outcome) => outcome,
+        ActionResult::Done(Err(failure)) => Err(failure),
+        _ => Err(strange()),
+    }
+}

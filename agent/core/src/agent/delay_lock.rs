@@ -1,0 +1,268 @@
+//! Keeps the delay lock, and the delay that logind grants, outside of shutdowns.
+
+use std::time::Duration;
+
+use epilogue_common::outcome::Outcome;
+use jiff::{SignedDuration, Timestamp};
+
+use super::calls::Task;
+use super::facts::Facts;
+use super::notices::{DELAY_TOO_SHORT, NOT_READY};
+use super::out::Out;
+use super::status::LockState;
+use crate::protocol::action::Action;
+use crate::protocol::event::ActionResult;
+use crate::termination::attempt::{Attempt, Pace, WAIT_MAX};
+
+/// A read of logind may have begun before a signal that arrived before the read's answer.
+pub(super) const CHECK_LASTS: Duration = Duration::from_secs(2);
+/// How long before a scheduled shutdown the agent checks that the node is ready for it. The agent
+/// polls logind's schedule every 10 s.
+const AHEAD: SignedDuration = SignedDuration::from_mins(1);
+
+/// Our lock, and the requests for a longer delay.
+#[derive(Debug, Default)]
+pub(super) struct DelayLock {
+    pub(super) state: LockState,
+    taking: Attempt,
+    held_since: Duration,
+    /// Whether the shell holds a lock, even while another is taken or released.
+    holds: bool,
+    releasing: bool,
+    /// The delay that was requested or warned of, the delay then, and logind's owner.
+    raised_for: Option<(Duration, Option<Duration>, String)>,
+    /// Whether a drop-in of another program changed since the delay was last requested.
+    conf_changed: bool,
+    /// The scheduled shutdown that was already checked.
+    foretold: Option<(String, Timestamp)>,
+}
+
+impl DelayLock {
+    /// Notes that another program wrote a drop-in of logind.
+    pub(super) fn conf_changed(&mut self) {
+        self.conf_changed = true;
+    }
+
+    /// Whether repeated attempts to take a lock have failed.
+    pub(super) fn is_refused(&self) -> bool {
+        self.state != LockState::Held && self.taking.failures() > 1
+    }
+
+    /// Whether a lock of ours may delay logind.
+    pub(super) fn may_hold(&self) -> bool {
+        self.holds || self.state == LockState::Taking
+    }
+
+    /// Takes a new lock after a cancelled shutdown, and only then releases the old one. ([SD7])
+    pub(super) fn take_anew(&mut self) {
+        if self.state != LockState::Taking {
+            self.state = LockState::None;
+            self.taking = Attempt::wanted();
+        }
+    }
+
+    /// Takes the lock again if logind does not list it.
+    pub(super) fn was_listed(&mut self, listed: bool, facts: &Facts, out: &mut Out) {
+        let fresh = facts.clock.monotonic() < self.held_since + CHECK_LASTS;
+        if self.state == LockState::Held && !listed && !fresh {
+            out.calls.log(true, None, "logind does not list our lock; it is taken again");
+            self.state = LockState::None;
+            self.taking = Attempt::wanted();
+        }
+    }
+
+    /// Keeps the lock and the delay while no shutdown goes on.
+    pub(super) fn keep(&mut self, facts: &Facts, out: &mut Out) {
+        // This includes a lock that was being taken when the agent found a policy missing.
+        if facts.policy_missing.is_some() && !facts.situation.runs {
+            self.release(out);
+        }
+        if facts.situation.runs {
+            return;
+        }
+        self.take(facts, out);
+        self.raise_delay(facts, out);
+        self.check_ahead(facts, out);
+        if facts.stop_at.is_some() {
+            self.release(out);
+        }
+    }
+
+    /// Takes the lock whenever none is held and logind is calm.
+    ///
+    /// DIVERGES(upstream): the agent retries for as long as it takes. In upstream a first failure
+    /// is final until the kubelet restarts, and only a log reports it. ([SD6], [W1])
+    fn take(&mut self, facts: &Facts, out: &mut Out) {
+        let wanted = facts.settings.enforce
+            && facts.stop_at.is_none()
+            && facts.logind.connected
+            && facts.logind.is_calm();
+        if !wanted || matches!(self.state, LockState::Held | LockState::Taking) {
+            return;
+        }
+        if !self.taking.is_open() {
+            self.taking = Attempt::wanted();
+        }
+        if self.taking.is_due(&facts.clock) {
+            self.taking.sent();
+            self.state = LockState::Taking;
+            out.calls.send(Task::TakeLock, Action::TakeLock);
+        }
+    }
+
+    pub(super) fn taken(&mut self, result: &ActionResult, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
+        let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 2 };
+        match result {
+            ActionResult::Locked => {
+                self.taking.done();
+                self.state = LockState::Held;
+                self.holds = true;
+                self.held_since = now;
+                out.calls.log(false, None, "the delay lock is held");
+            }
+            ActionResult::LockRefusedInProgress => {
+                self.taking.failed(now, pace, None);
+                self.state = LockState::Refused;
+                out.calls.log(true, None, "logind gives no lock: it is going down already");
+            }
+            other => {
+                self.taking.failed(now, pace, None);
+                self.state = LockState::None;
+                let why = match other {
+                    ActionResult::Done(Err(failure)) => failure.message.as_str(),
+                    _ => "no answer that belongs to it",
+                };
+                out.calls.log(true, None, format!("cannot take the delay lock: {why}"));
+            }
+        }
+    }
+
+    /// Releases the lock, once.
+    pub(super) fn release(&mut self, out: &mut Out) {
+        if self.holds && !self.releasing {
+            self.releasing = true;
+            out.calls.send(Task::ReleaseLock, Action::ReleaseLock);
+        }
+    }
+
+    pub(super) fn released(&mut self, result: &ActionResult, out: &mut Out) {
+        self.releasing = false;
+        self.holds = false;
+        self.state = LockState::Released;
+        if let ActionResult::Done(Err(failure)) = result {
+            out.calls.log(true, None, format!("the lock was not released: {failure}"));
+        }
+    }
+
+    /// Raises a delay that is too short where this is allowed, and warns where it does not help.
+    /// Our drop-in hides those of others, so it takes over a longer delay that one of them asks
+    /// for. A kubelet waits 1.5 s for its own before it turns its graceful shutdown off. ([SD4])
+    fn raise_delay(&mut self, facts: &Facts, out: &mut Out) {
+        let wanted = facts.wanted_delay();
+        let Some(state) = &facts.logind.state else { return };
+        let Some(granted) = facts.logind.granted else { return };
+        if !facts.settings.enforce || state.preparing {
+            return;
+        }
+        let about = (wanted, Some(granted), state.owner.clone());
+        let is_new = granted < wanted && self.raised_for.as_ref() != Some(&about);
+        let raises = facts.settings.raise_delay;
+        let is_hidden = raises && std::mem::take(&mut self.conf_changed);
+        if !is_new && !is_hidden {
+            return;
+        }
+        self.raised_for = Some(about);
+        if raises {
+            out.calls.send(Task::RaiseDelay, Action::RaiseDelay { wanted });
+        } else {
+            warn_of_delay(facts, out, "the agent may not raise it");
+        }
+    }
+
+    /// Takes logind's answer; the facts have the delay already.
+    pub(super) fn delay_raised(
+        &mut self,
+        result: &Outcome<Duration>,
+        facts: &Facts,
+        out: &mut Out,
+    ) {
+        match result {
+            Ok(granted) => {
+                if let Some(about) = &mut self.raised_for {
+                    about.1 = Some(*granted);
+                }
+                if *granted < facts.wanted_delay() {
+                    warn_of_delay(facts, out, "logind did not follow: see `epilogue-agent check`");
+                } else {
+                    let text = format!("logind grants {} s now", granted.as_secs());
+                    out.calls.log(false, None, text);
+                }
+            }
+            Err(failure) => {
+                let why = format!("raising it failed: {failure}");
+                warn_of_delay(facts, out, &why);
+            }
+        }
+    }
+
+    /// Checks each schedule once, identified by its kind and time.
+    fn check_ahead(&mut self, facts: &Facts, out: &mut Out) {
+        let scheduled = facts.logind.state.as_ref().and_then(|state| state.scheduled.as_ref());
+        let Some((kind, at)) = scheduled else { return };
+        let left = at.duration_since(facts.clock.now().wall);
+        let foretold = self.foretold.as_ref() == scheduled;
+        if left >= AHEAD || foretold || self.is_getting_ready(out) {
+            return;
+        }
+        let when = format!("{kind} is scheduled in {} s", left.as_secs().max(0));
+        self.foretold = scheduled.cloned();
+        let doubts = self.doubts(facts, out);
+        if doubts.is_empty() {
+            out.calls.log(false, None, format!("{when}; everything is ready for it"));
+            return;
+        }
+        let message = format!("{when}, and the node is not ready for it: {}", doubts.join("; "));
+        out.announce(true, NOT_READY, message);
+    }
+
+    /// Whether the answer may change within a moment.
+    fn is_getting_ready(&self, out: &Out) -> bool {
+        self.state == LockState::Taking || out.calls.count(|t| *t == Task::RaiseDelay) > 0
+    }
+
+    /// What would fail if the machine went down now.
+    fn doubts(&self, facts: &Facts, out: &Out) -> Vec<String> {
+        let status = &out.status;
+        let (granted, wanted) = (facts.logind.granted.unwrap_or_default(), facts.wanted_delay());
+        let mut doubts = Vec::new();
+        if facts.settings.enforce {
+            if self.state != LockState::Held {
+                doubts.push("the delay lock is not held, so that nothing waits for pods".into());
+            }
+            if granted < wanted {
+                let (granted, wanted) = (granted.as_secs_f64(), wanted.as_secs());
+                doubts.push(format!("logind grants {granted} s, {wanted} s are wanted"));
+            }
+            if status.marks_only {
+                doubts.push(format!("no component would terminate pods: {}", status.mode_reason));
+            }
+        }
+        if !facts.pods.is_listed() {
+            doubts.push("the node's pods are not known yet".into());
+        } else if !status.api_reachable {
+            doubts.push("the API does not answer".into());
+        }
+        doubts
+    }
+}
+
+fn warn_of_delay(facts: &Facts, out: &mut Out, why: &str) {
+    let granted = facts.logind.granted.unwrap_or_default().as_secs_f64();
+    let wanted = facts.wanted_delay().as_secs();
+    let message = format!(
+        "logind grants {granted} s to a shutdown, {wanted} s are wanted ({why}); the agent uses \
+         what is granted, pods get less time to terminate"
+    );
+    out.announce(true, DELAY_TOO_SHORT, message);
+}

@@ -1,0 +1,153 @@
+//! Holds what the agent knows: its configuration, the clocks, and what the sources report. Only
+//! `learn.rs` and the answers change it; the parts of the agent read it.
+
+use std::time::Duration;
+
+use super::kubelet::KubeletMemory;
+use super::mode::{Allowed, Detected, detect};
+use super::pods::Pods;
+use super::settings::Settings;
+use crate::pod::PodUid;
+use crate::protocol::event::{Announcement, LogindState, NodeView, Now};
+use crate::shutdown::budget::wanted_delay;
+use crate::termination::clock::Clock;
+
+/// What the agent knows.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub(super) settings: Settings,
+    pub(super) clock: Clock,
+    pub(super) pods: Pods,
+    pub(super) kubelet: KubeletMemory,
+    pub(super) logind: LogindFacts,
+    pub(super) node: Option<NodeView>,
+    /// The admission policy that is missing or too loose.
+    pub(super) policy_missing: Option<String>,
+    /// When the agent received the request to stop.
+    pub(super) stop_at: Option<Duration>,
+    pub(super) situation: Situation,
+}
+
+/// What logind last reported.
+#[derive(Debug, Default)]
+pub(super) struct LogindFacts {
+    pub(super) state: Option<LogindState>,
+    pub(super) connected: bool,
+    /// The delay that it grants.
+    pub(super) granted: Option<Duration>,
+}
+
+/// What the other parts have to know of the shutdown.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Situation {
+    /// Whether a shutdown is taken up, its lock released or not.
+    pub(super) runs: bool,
+    /// Whether its lock is released.
+    pub(super) released: bool,
+    /// Whether it terminates all pods in its own order, or may turn out to.
+    pub(super) owns_pods: bool,
+    /// Whether a shutdown of the journal waits for logind's or the runtime's answer.
+    pub(super) journaled: bool,
+    /// Whether pods are still to be marked.
+    pub(super) marking: bool,
+}
+
+/// What has changed since the last decision, in its order.
+#[derive(Debug)]
+pub(super) enum News {
+    /// The first list of pods.
+    FirstList,
+    /// The API shows another state of the pod.
+    Pod(PodUid),
+    /// The API no longer has the pod.
+    PodGone(PodUid),
+    /// logind announces a shutdown.
+    Announced(Announcement),
+    /// logind announces that it is cancelled.
+    Cancelled,
+    /// logind's state was read; whether it has restarted since the last read.
+    LogindRead { restarted: bool },
+}
+
+impl Facts {
+    pub(super) fn new(settings: Settings, now: Now) -> Self {
+        let logind = if settings.logind { LogindFacts::default() } else { LogindFacts::absent() };
+        Self {
+            settings,
+            clock: Clock::new(now),
+            pods: Pods::default(),
+            kubelet: KubeletMemory::default(),
+            logind,
+            node: None,
+            policy_missing: None,
+            stop_at: None,
+            situation: Situation::default(),
+        }
+    }
+
+    /// What the agent is allowed to do.
+    pub(super) fn allowed(&self) -> Allowed {
+        Allowed {
+            enforce: self.settings.enforce,
+            runtime: self.settings.runtime,
+            ends_pods: self.settings.priority_groups.is_some(),
+        }
+    }
+
+    /// The mode of a shutdown that comes now.
+    pub(super) fn detected(&self) -> Detected {
+        let now = self.clock.monotonic();
+        let armed_ago = self.kubelet.armed_at.map(|at| now.saturating_sub(at));
+        detect(self.kubelet.facts.as_ref(), armed_ago, self.allowed())
+    }
+
+    /// The mode of a shutdown as far as it can be foreseen.
+    pub(super) fn foreseen(&self) -> Detected {
+        detect(self.kubelet.facts.as_ref(), None, self.allowed())
+    }
+
+    /// The delay that the priority groups and the kubelet need.
+    pub(super) fn wanted_delay(&self) -> Duration {
+        let period = self.kubelet.facts.as_ref().and_then(|facts| facts.shutdown_period);
+        wanted_delay(self.settings.priority_groups.as_ref(), period)
+    }
+
+    /// Whether this is the agent's own pod.
+    pub(super) fn is_own(&self, uid: &PodUid) -> bool {
+        self.settings.own_pod.as_ref() == Some(uid)
+    }
+
+    /// Whether the node has our taint.
+    pub(super) fn is_tainted(&self) -> bool {
+        self.node.as_ref().is_some_and(|view| view.tainted)
+    }
+}
+
+impl LogindFacts {
+    /// The state of a node without logind: as far as can be known, no shutdown goes on there.
+    fn absent() -> Self {
+        let state = LogindState {
+            owner: String::new(),
+            delay: None,
+            preparing: false,
+            scheduled: None,
+            lock_listed: false,
+        };
+        Self { state: Some(state), ..Self::default() }
+    }
+
+    pub(super) fn is_preparing(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| state.preparing)
+    }
+
+    /// Whether logind has reported that no shutdown goes on.
+    pub(super) fn is_calm(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| !state.preparing)
+    }
+
+    pub(super) fn prepares(&mut self, preparing: bool) {
+        if let Some(state) = &mut self.state {
+            state.preparing = preparing;
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Finds pods that live on under a mark of ours. The runtime tells, or a kubelet that has had time
+//! enough. ([AP19], [ST7])
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use epilogue_common::outcome::Failure;
+use jiff::Timestamp;
+
+use super::super::calls::{Part, Verb};
+use super::super::facts::Facts;
+use super::super::out::Out;
+use super::OwnMarks;
+use crate::pod::{PodUid, PodView};
+use crate::protocol::action::PodRef;
+use crate::protocol::event::RuntimeState;
+use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, salt};
+use crate::termination::patches::stands;
+
+/// A kubelet that has lived for this long has reported what it did not find. ([AP19])
+const VOUCHES: Duration = Duration::from_mins(1);
+
+/// How long after a stop without an answer the runtime may still carry it out.
+const STOP_LATE: Duration = Duration::from_secs(10);
+
+/// Runtime checks of pods that live on under a mark of ours.
+#[derive(Debug, Default)]
+pub(super) struct Survivors {
+    inspections: BTreeMap<PodUid, Inspection>,
+    /// Pods whose stop was under way at a cancel, and then did not stop them.
+    doubted: BTreeSet<PodUid>,
+}
+
+#[derive(Debug)]
+struct Inspection {
+    attempt: Attempt,
+    /// The earliest time of the next check, on CLOCK_MONOTONIC.
+    due_at: Duration,
+}
+
+impl Survivors {
+    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
+        self.inspections.remove(uid);
+        self.doubted.remove(uid);
+    }
+}
+
+/// Whether the runtime shows that a container of the pod may run.
+fn may_run(state: &RuntimeState) -> bool {
+    state.containers.iter().any(|container| !container.exited)
+}
+
+impl OwnMarks {
+    /// Finds pods that live on under a mark of ours, whatever the clocks say, and removes the mark.
+    /// A live kubelet has already reported what does not run, and the runtime shows what does. A
+    /// pod whose stop failed waits for no kubelet: nothing terminates it any more. ([ST7])
+    pub(super) fn find_survivors(
+        &mut self,
+        facts: &Facts,
+        out: &mut Out,
+        evicts: &dyn Fn(&PodUid) -> bool,
+    ) {
+        let ready = facts.settings.enforce
+            && !facts.situation.runs
+            && !facts.situation.journaled
+            && facts.pods.is_listed();
+        let suspects = if ready { self.suspects(facts, evicts) } else { BTreeMap::new() };
+        self.survivors.inspections.retain(|uid, inspection| {
+            suspects.contains_key(uid) || inspection.attempt.is_in_flight()
+        });
+        let vouches = !suspects.is_empty() && kubelet_vouches(facts);
+        for (uid, (pod, at)) in suspects {
+            if !vouches && !self.survivors.doubted.contains(&uid) {
+                continue;
+            }
+            if !facts.settings.runtime {
+                self.survives(pod, at, out);
+                continue;
+            }
+            let due_at = facts.clock.monotonic();
+            let inspection = self.survivors.inspections.entry(uid.clone());
+            let inspection =
+                inspection.or_insert_with(|| Inspection { attempt: Attempt::wanted(), due_at });
+            let due =
+                inspection.attempt.is_due(&facts.clock) && facts.clock.reached(inspection.due_at);
+            if due && out.calls.has_room_to_inspect() {
+                inspection.attempt.sent();
+                out.calls.ask_runtime(Part::Survivors, Verb::Inspect, pod);
+            }
+        }
+    }
+
+    /// Pods that live under a mark of ours in the API, and that no other part of the agent handles.
+    fn suspects(
+        &self,
+        facts: &Facts,
+        evicts: &dyn Fn(&PodUid) -> bool,
+    ) -> BTreeMap<PodUid, (PodRef, Timestamp)> {
+        let suspect = |pod: &PodView| {
+            let at = pod.disruption.as_ref()?.since?;
+            let known = self.found.contains(&(pod.uid.clone(), at.as_second()))
+                || self.cases.contains_key(&pod.uid)
+                || evicts(&pod.uid);
+            let lives = stands(pod, at) && pod.running_since.is_some();
+            (lives && !known).then(|| (pod.uid.clone(), (PodRef::of(pod), at)))
+        };
+        facts.pods.iter().filter_map(suspect).collect()
+    }
+
+    /// Takes the answer to a stop that was under way at a cancel. The mark was kept for it.
+    pub(in super::super) fn was_stopped_late(
+        &mut self,
+        uid: &PodUid,
+        result: &Result<RuntimeState, Failure>,
+        facts: &Facts,
+    ) {
+        let stopped = result.as_ref().is_ok_and(|state| !may_run(state));
+        if stopped || facts.situation.runs || !self.kept.contains(uid) {
+            return;
+        }
+        let wait = if result.is_ok() { Duration::ZERO } else { STOP_LATE };
+        let due_at = facts.clock.monotonic() + wait;
+        self.survivors.doubted.insert(uid.clone());
+        let inspection = Inspection { attempt: Attempt::wanted(), due_at };
+        self.survivors.inspections.insert(uid.clone(), inspection);
+    }
+
+    /// Takes the runtime's response about a pod under a mark.
+    pub(in super::super) fn survivor_inspected(
+        &mut self,
+        uid: &PodUid,
+        state: &Result<RuntimeState, Failure>,
+        facts: &Facts,
+        out: &mut Out,
+        evicts: &dyn Fn(&PodUid) -> bool,
+    ) {
+        let now = facts.clock.monotonic();
+        let Some(inspection) = self.survivors.inspections.get_mut(uid) else { return };
+        let state = match state {
+            Ok(state) => state,
+            Err(failure) => {
+                let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: salt(&uid.0) };
+                return inspection.attempt.failed(now, pace, Some(failure));
+            }
+        };
+        self.survivors.doubted.remove(uid);
+        // The kubelet has to report what does not run; it may be late.
+        *inspection = Inspection { attempt: Attempt::wanted(), due_at: now + VOUCHES };
+        if may_run(state)
+            && let Some((pod, at)) = self.suspects(facts, evicts).remove(uid)
+        {
+            self.survives(pod, at, out);
+        }
+    }
+
+    fn survives(&mut self, pod: PodRef, at: Timestamp, out: &mut Out) {
+        let text = "it runs under a condition of ours, which is taken back";
+        out.calls.log(true, Some(&pod), text);
+        self.survivors.inspections.remove(&pod.uid);
+        self.found.insert((pod.uid.clone(), at.as_second()));
+        self.remove(pod, at);
+    }
+}
+
+fn kubelet_vouches(facts: &Facts) -> bool {
+    facts.kubelet.lives_since.is_some_and(|at| facts.clock.reached(at + VOUCHES))
+}

@@ -1,0 +1,150 @@
+//! Runs P2: terminates the priority groups in sequence, by deletion or through the runtime.
+//! ([SD13], [SD14])
+
+use std::time::Duration;
+
+use super::super::calls::Part;
+use super::super::facts::Facts;
+use super::super::out::Out;
+use super::{ActiveStage, Shutdown};
+use crate::pod::PodView;
+use crate::protocol::action::Reach;
+use crate::protocol::journal::{Intent, Record};
+use crate::shutdown::Mode;
+use crate::shutdown::budget::Step;
+use crate::shutdown::plan::{Stage, TerminationPlan};
+use crate::termination::attempt::Attempt;
+use crate::termination::progress::{PodTermination, Terminator};
+use crate::termination::stop_timeout;
+
+/// Whether the agent has to terminate the pod and has not begun.
+fn is_to_end(termination: &PodTermination) -> bool {
+    let by_us = matches!(
+        termination.terminator,
+        Terminator::Delete | Terminator::Deadline | Terminator::Stop
+    );
+    let checked = !termination.exit_check.is_open() || termination.mark.was_sent();
+    checked && by_us && !termination.reported && !termination.end.is_wanted()
+}
+
+impl Shutdown {
+    /// Advances the priority groups.
+    pub(super) fn advance_groups(&mut self, facts: &Facts, out: &mut Out) {
+        let over = self.stage.as_ref().is_none_or(|stage| stage.is_over(self, &facts.clock));
+        if over {
+            self.stage = None;
+            // No termination begins unless its report can still arrive in time.
+            if self.step < Step::LastWrites && self.may_end(&facts.clock) {
+                self.open_stage(facts, out);
+            }
+        }
+        self.deletions_over = self.stage.is_none() && self.found.mode != Mode::Assist;
+        self.send_ends(facts, out);
+    }
+
+    /// Begins the next priority group. It plans the remaining groups anew. So they share the time
+    /// that one group left over, and the time that a freeze cost.
+    fn open_stage(&mut self, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
+        let Some(priority_groups) = &facts.settings.priority_groups else { return };
+        let to_end = self.terminations.iter().filter(|(_, termination)| is_to_end(termination));
+        let pods: Vec<&PodView> = to_end.filter_map(|(uid, _)| facts.pods.get(uid)).collect();
+        let elapsed = self.elapsed(now);
+        let until = if elapsed < self.ends.kill { self.ends.kill } else { self.ends.last_writes };
+        let left = until.saturating_sub(elapsed);
+        let plan = TerminationPlan::new(priority_groups, &pods, left);
+        let stages = plan.stages.len();
+        let Some(stage) = plan.stages.into_iter().next() else { return };
+        let text = format!(
+            "terminates {} pods from priority {} on within {} ms; {} priority groups left ({:?})",
+            stage.stops.len(),
+            stage.priority,
+            stage.share_ms,
+            stages - 1,
+            plan.fit,
+        );
+        out.calls.log(false, None, text);
+        self.start_stage(stage, facts, out);
+        // The intent goes to the disk before the write, or at the latest with it.
+        out.write_journal(&facts.clock);
+    }
+
+    fn start_stage(&mut self, stage: Stage, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.now();
+        let pods = stage.stops.iter().map(|stop| stop.uid.clone()).collect();
+        let mut intents = Vec::new();
+        for stop in stage.stops {
+            let Some(termination) = self.terminations.get_mut(&stop.uid) else { continue };
+            termination.end = Attempt::wanted();
+            termination.grace_seconds = stop.grace_seconds;
+            intents.push(Record::intent(&termination.pod, Intent::End, now.wall));
+        }
+        self.stage = Some(ActiveStage {
+            ends_at: now.monotonic + Duration::from_millis(stage.share_ms),
+            pods,
+        });
+        self.mode_is_final = true;
+        out.journal.append(intents);
+    }
+
+    /// Sends the terminations that are due, after each pod's mark. A termination through the API
+    /// waits until the API has settled the mark. If the mark fails, a deletion would fail too, or
+    /// would lack its cause. The runtime's stop waits only for the time for marks, because the mark
+    /// is repeated with the phase.
+    fn send_ends(&mut self, facts: &Facts, out: &mut Out) {
+        let marks_over = facts.clock.reached(self.at(self.ends.pre_mark));
+        let may_end = self.may_end(&facts.clock);
+        let rights = [Terminator::Delete, Terminator::Deadline].map(Terminator::right);
+        let rights: Vec<_> = rights.into_iter().flatten().collect();
+        for uid in &out.refusals.in_turn(&rights, self.order.iter()) {
+            let Some(termination) = self.terminations.get_mut(uid) else { continue };
+            let enough = termination.terminator == Terminator::Stop
+                && marks_over
+                && termination.mark.was_sent();
+            // There was no time for the mark; a deletion without it would not state the reason.
+            if termination.end.is_open() && !termination.end.was_sent() && !may_end {
+                termination.end.give_up();
+                continue;
+            }
+            let marked = !termination.mark.is_open() || enough;
+            if termination.reported || !marked || !termination.end.is_due(&facts.clock) {
+                continue;
+            }
+            let Some(pod) = facts.pods.get(uid) else {
+                termination.acknowledge();
+                continue;
+            };
+            let right = termination.terminator.right();
+            match (termination.terminator, right) {
+                (Terminator::Delete, _) if is_terminating_already(pod, termination) => {
+                    termination.end.done();
+                }
+                (Terminator::Delete | Terminator::Deadline, Some(right)) => {
+                    if !out.calls.has_room() {
+                        return;
+                    }
+                    if out.refusals.forbids(right) {
+                        termination.end.give_up();
+                        continue;
+                    }
+                    if !out.refusals.may_ask(right, &facts.clock) {
+                        return;
+                    }
+                    out.calls.end(Part::Shutdown, termination, pod);
+                }
+                (Terminator::Stop, _) => {
+                    let wait = stop_timeout::in_haste(&termination.end);
+                    let grace = termination.grace_seconds;
+                    termination.end.sent();
+                    out.calls.stop(Part::Shutdown, pod, grace, Reach::Pod, wait);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Whether another client deleted the pod with a grace that is not longer. ([SD14])
+fn is_terminating_already(pod: &PodView, termination: &PodTermination) -> bool {
+    pod.deletion_grace_seconds.is_some_and(|grace| grace <= termination.grace_seconds)
+}

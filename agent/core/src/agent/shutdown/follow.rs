@@ -1,0 +1,302 @@
+//! Follows logind, the API and the journal: begins, resumes, extends and cancels the shutdown.
+
+use std::time::Duration;
+
+use super::super::calls::{Answer, Part, Verb};
+use super::super::delay_lock::{CHECK_LASTS, DelayLock};
+use super::super::facts::{Facts, News, Situation};
+use super::super::mode::Detected;
+use super::super::node::NodeWrites;
+use super::super::notices::CANCELLED;
+use super::super::out::Out;
+use super::super::own_marks::OwnMarks;
+use super::super::status::ShutdownStatus;
+use super::journaled::Journaled;
+use super::run::Begin;
+use super::{Release, Shutdown};
+use crate::pod::{PodUid, PodView};
+use crate::shutdown::Mode;
+use crate::termination::progress::Terminator;
+
+/// The shutdown, if one goes on, and what may lead to one.
+#[derive(Debug)]
+pub(in super::super) struct Shutdowns {
+    pub(in super::super) current: Option<Shutdown>,
+    /// The shutdown of this boot in the journal, until logind reports whether it goes on.
+    journaled: Option<Journaled>,
+    /// Whether the marks of a journaled shutdown that does not go on are being sorted.
+    sorting: bool,
+    /// Whether a shutdown is in progress that the agent only observes, and has reported.
+    observed: bool,
+    /// When a shutdown was last cancelled.
+    cancelled_at: Option<Duration>,
+}
+
+/// The parts that a shutdown changes when it begins or ends.
+pub(in super::super) struct Others<'a> {
+    pub(in super::super) node: &'a mut NodeWrites,
+    pub(in super::super) lock: &'a mut DelayLock,
+    pub(in super::super) own_marks: &'a mut OwnMarks,
+}
+
+impl Shutdowns {
+    pub(in super::super) fn new(journaled: Option<Journaled>) -> Self {
+        Self { current: None, journaled, sorting: false, observed: false, cancelled_at: None }
+    }
+
+    /// What the other parts have to know.
+    pub(in super::super) fn situation(&self, now: Duration) -> Situation {
+        let journaled = self.journaled.is_some() || self.sorting;
+        let situation = self.current.as_ref().map(|shutdown| shutdown.situation(now));
+        let situation = situation.unwrap_or_default();
+        Situation { journaled, owns_pods: situation.owns_pods || journaled, ..situation }
+    }
+
+    /// Follows what has changed.
+    pub(in super::super) fn follow(
+        &mut self,
+        news: &[News],
+        facts: &mut Facts,
+        out: &mut Out,
+        others: &mut Others<'_>,
+    ) {
+        for news in news {
+            match news {
+                News::FirstList => {
+                    if let Some(shutdown) = &mut self.current {
+                        shutdown.enlist_all(facts);
+                    }
+                }
+                News::Pod(uid) => {
+                    if let (Some(shutdown), Some(pod)) = (&mut self.current, facts.pods.get(uid)) {
+                        shutdown.see_pod(pod, facts);
+                    }
+                }
+                News::PodGone(uid) => {
+                    if let Some(shutdown) = &mut self.current {
+                        shutdown.pod_gone(uid);
+                    }
+                }
+                News::Announced(announcement) => {
+                    let begin = Begin::heard(announcement);
+                    self.announced(&begin, facts, out, others);
+                }
+                News::Cancelled => {
+                    self.observed = false;
+                    if self.current.is_some() {
+                        self.cancel("logind says so", facts, out, others);
+                    } else {
+                        self.cancelled_at = Some(facts.clock.monotonic());
+                        others.lock.take_anew();
+                    }
+                }
+                News::LogindRead { restarted } => {
+                    self.logind_read(*restarted, facts, out, others);
+                }
+            }
+        }
+        self.settle_journaled(facts, out, others);
+    }
+
+    fn announced(
+        &mut self,
+        begin: &Begin,
+        facts: &mut Facts,
+        out: &mut Out,
+        others: &mut Others<'_>,
+    ) {
+        if let Some(shutdown) = &self.current {
+            if !shutdown.is_long_over(facts.clock.monotonic()) {
+                out.calls.log(false, None, "a second signal of the same shutdown is ignored");
+                return;
+            }
+            out.calls.log(true, None, "a new shutdown, though the last one is not over");
+            self.leave(facts, out, others.own_marks);
+        }
+        // A new signal proves that the shutdown of the journal was cancelled. Its marks still
+        // stand.
+        if let Some(journaled) = self.journaled.take() {
+            journaled.marked().for_each(|(pod, at)| others.own_marks.remove(pod, at));
+        }
+        self.begin(begin, facts, out, others);
+    }
+
+    fn logind_read(
+        &mut self,
+        restarted: bool,
+        facts: &mut Facts,
+        out: &mut Out,
+        others: &mut Others<'_>,
+    ) {
+        let now = facts.clock.monotonic();
+        let preparing = facts.logind.is_preparing();
+        self.observed &= preparing;
+        let Some(shutdown) = &self.current else {
+            let echo = self.cancelled_at.is_some_and(|at| now < at + CHECK_LASTS);
+            if preparing && !echo && self.journaled.is_none() && !self.sorting && !self.observed {
+                out.calls.log(true, None, "logind is shutting down, and no signal arrived");
+                let read = facts.logind.state.as_ref().and_then(|state| state.delay);
+                self.begin(&Begin::found(read), facts, out, others);
+            } else if preparing && echo {
+                facts.logind.prepares(false);
+            }
+            return;
+        };
+        if preparing {
+            return;
+        }
+        // DIVERGES(upstream): a shutdown that vanished counts as cancelled. Upstream receives no
+        // signal of it, and its node stays not ready. ([LD7], [W13])
+        if restarted {
+            self.cancel("logind was restarted, and its shutdown is gone", facts, out, others);
+        } else if shutdown.elapsed(now) >= CHECK_LASTS {
+            self.cancel("logind is not shutting down any more", facts, out, others);
+        } else {
+            facts.logind.prepares(true);
+        }
+    }
+
+    /// Takes up a shutdown: P0.
+    fn begin(&mut self, begin: &Begin, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
+        // These facts may be a minute old. As far as is known, the kubelet was armed until now.
+        if facts.kubelet.facts.as_ref().is_some_and(|facts| facts.lock_armed == Some(true)) {
+            facts.kubelet.armed_at = Some(facts.clock.monotonic());
+        }
+        let found = facts.detected();
+        if found.mode == Mode::Observe {
+            if !std::mem::replace(&mut self.observed, true) {
+                super::observed::report(facts, out);
+            }
+            return;
+        }
+        let carried = others.own_marks.hand_over();
+        self.sorting = false;
+        let mut shutdown = Shutdown::new(begin, found, carried, facts);
+        shutdown.start(facts, out, others.node);
+        self.current = Some(shutdown);
+    }
+
+    /// Cancels the shutdown and reverts everything untrue on a node that lives on, whatever is
+    /// under way: conditions first.
+    ///
+    /// DIVERGES(upstream): the agent reverts at once, while pods terminate. Upstream notices a
+    /// cancel only after all pods have terminated. ([SD10])
+    fn cancel(&mut self, why: &str, facts: &Facts, out: &mut Out, others: &mut Others<'_>) {
+        self.cancelled_at = Some(facts.clock.monotonic());
+        others.lock.take_anew();
+        report_cancelled(why, out);
+        self.leave(facts, out, others.own_marks);
+        if let Some(shutdown) = &mut out.status.shutdown {
+            shutdown.cancelled = true;
+        }
+        others.node.restore(facts);
+    }
+
+    /// Ends the cancelled shutdown and hands its marks over.
+    fn leave(&mut self, facts: &Facts, out: &mut Out, own_marks: &mut OwnMarks) {
+        let Some(shutdown) = self.current.take() else { return };
+        for (uid, termination) in shutdown.terminations {
+            if !termination.mark.was_sent() {
+                continue;
+            }
+            // Pods that the runtime has stopped and that cannot run again are disrupted for good.
+            let stopped = termination.terminator == Terminator::Stop
+                && (termination.end.is_done() || out.calls.is_stopping(&uid))
+                && facts.pods.get(&uid).is_some_and(PodView::cannot_run_again);
+            if stopped {
+                own_marks.keep(uid);
+            } else {
+                own_marks.remove(termination.pod, termination.marked_at);
+            }
+        }
+        for (pod, at) in shutdown.carried.into_values() {
+            own_marks.remove(pod, at);
+        }
+    }
+
+    /// Decides about the shutdown of this boot in the journal, once logind has reported whether it
+    /// goes on.
+    ///
+    /// DIVERGES(upstream): a shutdown survives a restart of the process that handles it. Upstream
+    /// forgets it in a restart, and admits pods again. ([W6])
+    fn settle_journaled(&mut self, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
+        if self.sorting && !others.own_marks.is_sorting() {
+            self.sorting = false;
+            others.node.restore(facts);
+        }
+        if facts.logind.state.is_none() {
+            return;
+        }
+        let Some(journaled) = self.journaled.take() else { return };
+        if facts.logind.is_preparing() {
+            self.begin(&Begin::resumed(journaled), facts, out, others);
+            return;
+        }
+        if journaled.sort(facts, out, others.own_marks) {
+            report_cancelled("logind cancelled it while the agent was down", out);
+        }
+        self.sorting = others.own_marks.is_sorting();
+        if !self.sorting {
+            others.node.restore(facts);
+        }
+    }
+
+    /// Whether the shutdown covers the pod.
+    pub(in super::super) fn has(&self, uid: &PodUid) -> bool {
+        self.current.as_ref().is_some_and(|shutdown| shutdown.terminations.contains_key(uid))
+    }
+
+    /// Whether the node is announced as drained, or is to be.
+    pub(in super::super) fn is_drained(&self) -> bool {
+        let release = self.current.as_ref().map(|shutdown| &shutdown.release);
+        matches!(release, Some(Release::Drained(_)))
+    }
+
+    /// Takes an answer about a pod.
+    pub(in super::super) fn answered(
+        &mut self,
+        (part, verb): (Part, Verb),
+        uid: &PodUid,
+        answer: Answer<'_>,
+        facts: &Facts,
+        out: &mut Out,
+    ) {
+        let Some(shutdown) = &mut self.current else { return };
+        match (part, answer) {
+            (Part::Drained, Answer::Runtime(result)) => {
+                shutdown.drained_inspected(uid, result, facts, out);
+            }
+            _ => shutdown.answered(verb, uid, answer, facts, out),
+        }
+    }
+
+    /// Advances the shutdown.
+    pub(in super::super) fn advance(
+        &mut self,
+        facts: &Facts,
+        out: &mut Out,
+        node: &mut NodeWrites,
+        lock: &mut DelayLock,
+    ) {
+        if let Some(shutdown) = &mut self.current {
+            shutdown.advance(facts, out, node, lock);
+        }
+    }
+
+    /// The mode of the shutdown that goes on.
+    pub(in super::super) fn mode(&self) -> Option<Detected> {
+        self.current.as_ref().map(|shutdown| shutdown.found)
+    }
+
+    /// The report about the shutdown that goes on.
+    pub(in super::super) fn status(&self, now: Duration) -> Option<ShutdownStatus> {
+        self.current.as_ref().map(|shutdown| shutdown.status(now))
+    }
+}
+
+/// Reports that a shutdown was cancelled.
+fn report_cancelled(why: &str, out: &mut Out) {
+    let text = format!("the shutdown is cancelled: {why}; pods that were deleted stay deleted");
+    out.calls.log(true, None, text.clone());
+    out.emit_event(false, CANCELLED, text);
+}

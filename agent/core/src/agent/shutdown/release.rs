@@ -1,0 +1,271 @@
+//! Runs P5: the drained record, the journal's summary, and the release of the lock. ([AP13])
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use epilogue_common::announcement::Announcement;
+use epilogue_common::outcome::Failure;
+
+use super::super::calls::{Part, Verb};
+use super::super::delay_lock::DelayLock;
+use super::super::facts::Facts;
+use super::super::node::NodeWrites;
+use super::super::notices::{COMPLETE, UNREPORTED};
+use super::super::out::Out;
+use super::left::{left_behind, number, words};
+use super::{KUBELET_GONE, Release, Shutdown};
+use crate::pod::{Owner, PodSource, PodUid, PodView};
+use crate::protocol::action::PodRef;
+use crate::protocol::event::RuntimeState;
+use crate::protocol::journal::Record;
+use crate::shutdown::Mode;
+use crate::shutdown::budget::Step;
+use crate::termination::attempt::Attempt;
+use crate::termination::progress::PodTermination;
+
+/// How long a drained record is retried on one proof.
+const DRAINED_LASTS: Duration = Duration::from_secs(1);
+
+impl Shutdown {
+    /// Advances the release. Each state may end at once. Returns whether there is work again, with
+    /// which the steps begin anew.
+    pub(super) fn advance_release(
+        &mut self,
+        facts: &Facts,
+        out: &mut Out,
+        node: &mut NodeWrites,
+        lock: &mut DelayLock,
+    ) -> bool {
+        loop {
+            let before = std::mem::discriminant(&self.release);
+            let closing = matches!(self.release, Release::Closing(_));
+            self.step_release(facts, out, node, lock);
+            if closing && matches!(self.release, Release::Holding) {
+                return true;
+            }
+            if std::mem::discriminant(&self.release) == before {
+                return false;
+            }
+        }
+    }
+
+    fn step_release(
+        &mut self,
+        facts: &Facts,
+        out: &mut Out,
+        node: &mut NodeWrites,
+        lock: &mut DelayLock,
+    ) {
+        let over = facts.clock.reached(self.at(self.ends.end));
+        match &self.release {
+            Release::Holding => self.leave_holding(over, facts, out, node),
+            // A new pod has appeared, or a pod has to be terminated in another way than before.
+            Release::Inspecting(_) if !over && !self.is_at_rest(facts) => {
+                self.release = Release::Holding;
+            }
+            Release::Inspecting(_) => self.inspect_all(over, facts, out, node),
+            Release::Drained(_) if over || (node.is_settled() && self.is_at_rest(facts)) => {
+                self.close(facts, out, node);
+            }
+            // A new pod has appeared, or the check is too old: a container may have started since.
+            Release::Drained(since)
+                if !self.is_at_rest(facts) || facts.clock.reached(*since + DRAINED_LASTS) =>
+            {
+                self.release = Release::Holding;
+                self.announce(facts, node);
+            }
+            // A new pod has appeared, or a kubelet has come back to pods without a terminator.
+            Release::Closing(_) if !over && !self.is_at_rest(facts) => self.reopen(out),
+            Release::Closing(mark) => {
+                let late = self.at(self.ends.end + self.margin / 2);
+                let settled = out.journal.is_durable(*mark) || out.journal.is_refused();
+                if settled || facts.clock.reached(late) {
+                    self.release = Release::Unlocking;
+                    lock.release(out);
+                }
+            }
+            Release::Unlocking if !lock.may_hold() => self.unlocked(facts, out),
+            // A lock that was being taken when the shutdown came is released too.
+            Release::Unlocking => lock.release(out),
+            Release::Drained(_) | Release::Released => {}
+        }
+    }
+
+    /// Leaves `Holding` if there is nothing left to wait for.
+    ///
+    /// DIVERGES(upstream): the agent waits for the API's acknowledgements. Upstream waits for
+    /// containers and volumes, and loses reports that are under way then. ([W2])
+    fn leave_holding(&mut self, over: bool, facts: &Facts, out: &mut Out, node: &mut NodeWrites) {
+        let settled = self.is_at_rest(facts) && node.is_settled();
+        if !over && !settled {
+            return;
+        }
+        self.log_outcome(facts, out);
+        if over || !facts.settings.runtime {
+            self.close(facts, out, node);
+            return;
+        }
+        let inspections = self.all_that_should_have_ended(facts);
+        self.release = Release::Inspecting(inspections);
+    }
+
+    fn is_at_rest(&self, facts: &Facts) -> bool {
+        // Work that the plan has not begun yet is not settled either.
+        let begun = self.deletions_over || self.found.mode == Mode::Assist;
+        let unmounts = facts.kubelet.lives()
+            && self.terminations.values().any(|termination| termination.unmounts);
+        self.is_settled()
+            && !unmounts
+            && facts.pods.is_listed()
+            && begun
+            && !self.is_kubelet_awaited(facts)
+    }
+
+    /// Whether no component can terminate the pods, perhaps only for a moment. A kubelet that
+    /// restarts is back within seconds, and terminates what it finds. ([AP16])
+    fn is_kubelet_awaited(&self, facts: &Facts) -> bool {
+        let left = self.terminations.values().any(|termination| !termination.reported);
+        let ends_pods = facts.settings.priority_groups.is_some() && !self.resumed;
+        let may_return = self.found.marks_only && ends_pods && left;
+        let gone_since = facts.kubelet.gone_since.filter(|_| may_return);
+        gone_since.is_some_and(|at| !facts.clock.reached(at + KUBELET_GONE))
+    }
+
+    /// Returns to `Holding`: the lock is not released yet, and there is work again.
+    fn reopen(&mut self, out: &mut Out) {
+        self.release = Release::Holding;
+        self.step = Step::Intent;
+        self.unreported_at_release = None;
+        self.left_at_release.clear();
+        out.calls.log(false, None, "the lock is held on: there is something to wait for again");
+    }
+
+    /// Every pod that was here, except DaemonSet pods, static pods and our own.
+    fn all_that_should_have_ended(&self, facts: &Facts) -> BTreeMap<PodUid, (PodRef, Attempt)> {
+        let remains =
+            |pod: &PodView| pod.owner == Owner::DaemonSet || pod.source == PodSource::Static;
+        let stays = |uid: &PodUid| facts.is_own(uid) || facts.pods.get(uid).is_some_and(remains);
+        let cached = facts.pods.iter().map(PodRef::of);
+        let ended = self.terminations.values().map(|termination| termination.pod.clone());
+        let all = cached.chain(ended).filter(|pod| !stays(&pod.uid));
+        all.map(|pod| (pod.uid.clone(), (pod, Attempt::wanted()))).collect()
+    }
+
+    fn inspect_all(&mut self, over: bool, facts: &Facts, out: &mut Out, node: &mut NodeWrites) {
+        let lives = facts.kubelet.lives();
+        let Release::Inspecting(inspections) = &mut self.release else { return };
+        // A live kubelet soon restarts the containers that it still considers running.
+        let returns = |pod: &PodView| {
+            let ends = pod.is_terminal() || pod.is_to_end() || pod.cannot_run_again();
+            lives && !ends && pod.running_since.is_some()
+        };
+        let returning = self.found.mode == Mode::Replace
+            && inspections.keys().any(|uid| facts.pods.get(uid).is_some_and(returns));
+        let unproven = inspections.values().any(|(_, inspect_all)| inspect_all.is_given_up());
+        if over || unproven || returning {
+            self.close(facts, out, node);
+            return;
+        }
+        if inspections.values().all(|(_, inspect_all)| inspect_all.is_done()) {
+            self.release = Release::Drained(facts.clock.monotonic());
+            let boot_id = facts.settings.boot_id.clone();
+            let at = facts.clock.now().wall;
+            node.announce(&Announcement::Drained { boot_id, at });
+            out.calls.log(false, None, "nothing runs any more: the node is announced as drained");
+            node.send(facts, out);
+            return;
+        }
+        for (pod, inspect_all) in inspections.values_mut() {
+            out.calls.inspect((Part::Drained, Verb::Inspect), pod, inspect_all, &facts.clock);
+        }
+    }
+
+    /// Takes the runtime's response about a pod for the drained record.
+    pub(super) fn drained_inspected(
+        &mut self,
+        uid: &PodUid,
+        result: &Result<RuntimeState, Failure>,
+        facts: &Facts,
+        out: &mut Out,
+    ) {
+        let Release::Inspecting(inspections) = &mut self.release else { return };
+        let Some((pod, inspect_all)) = inspections.get_mut(uid) else { return };
+        let has_run = facts.pods.get(uid).is_none_or(|pod| pod.has_run);
+        let proven = result.as_ref().is_ok_and(|state| state.proves_end(has_run));
+        if proven {
+            inspect_all.done();
+        } else {
+            inspect_all.give_up();
+            out.calls.log(
+                false,
+                Some(pod),
+                "it may still run: the node is not announced as drained",
+            );
+        }
+    }
+
+    /// Writes the summary to the disk before the lock is released.
+    fn close(&mut self, facts: &Facts, out: &mut Out, node: &mut NodeWrites) {
+        self.left_at_release = left_behind(self, facts);
+        let unreported: Vec<_> = self
+            .terminations
+            .iter()
+            .filter(|(_, termination)| termination.is_awaited() || termination.is_unacknowledged())
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        self.unreported_at_release = Some(unreported.len());
+        let mark = out.journal.append([Record::Released { unreported }]);
+        self.release = Release::Closing(mark);
+        self.step = Step::Release;
+        node.drop_drained();
+        out.write_journal(&facts.clock);
+    }
+
+    fn unlocked(&mut self, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
+        self.release = Release::Released;
+        self.released_after = Some(self.elapsed(now));
+        let unreported = self.unreported_at_release.unwrap_or_default();
+        let mut text = format!(
+            "released after {} ms of {} ms granted; {} pods, {unreported} of them are not terminal \
+             in the API",
+            self.elapsed(now).as_millis(),
+            self.granted.as_millis(),
+            self.terminations.len(),
+        );
+        if !self.left_at_release.is_empty() {
+            text += "; left to terminate with the machine: ";
+            text += &words(&self.left_at_release);
+        }
+        let unmounts =
+            self.terminations.values().filter(|termination| termination.unmounts).count();
+        if unmounts > 0 {
+            text += "; volumes are still mounted, of pods: ";
+            text += &unmounts.to_string();
+        }
+        if !facts.pods.is_listed() {
+            text += "; the API has never shown which pods the node has";
+        }
+        let left = unreported + number(&self.left_at_release);
+        let complete = left == 0 && facts.pods.is_listed();
+        let (warning, reason) = if complete { (false, COMPLETE) } else { (true, UNREPORTED) };
+        out.announce(warning, reason, text);
+    }
+
+    fn log_outcome(&self, facts: &Facts, out: &mut Out) {
+        let now = facts.clock.monotonic();
+        let count = |which: fn(&PodTermination) -> bool| {
+            self.terminations.values().filter(|termination| which(termination)).count()
+        };
+        let text = format!(
+            "{}: {} of {} pods are terminal in the API, {} awaited, {} writes unacknowledged",
+            if self.time_is_over(now) { "the time is over" } else { "all is done" },
+            count(|termination| termination.reported),
+            self.terminations.len(),
+            count(PodTermination::is_awaited),
+            count(PodTermination::is_unacknowledged),
+        );
+        let warning = self.time_is_over(now);
+        out.calls.log(warning, None, text);
+    }
+}
