@@ -60,6 +60,8 @@ struct Case {
     seen: Option<(Duration, Option<RuntimeState>)>,
     /// The first round since which the runtime has had nothing of the pod.
     nothing_since: Option<u64>,
+    /// The first round since which all its containers have exited.
+    exited_since: Option<u64>,
     finding: Option<Finding>,
     written: u32,
     written_at: Option<Duration>,
@@ -83,6 +85,7 @@ impl Case {
             inspect_due: false,
             seen: None,
             nothing_since: None,
+            exited_since: None,
             finding: None,
             written: 0,
             written_at: None,
@@ -100,6 +103,7 @@ impl Case {
         self.inspect_due = false;
         self.seen = None;
         self.nothing_since = None;
+        self.exited_since = None;
         self.finding = None;
     }
 
@@ -324,6 +328,15 @@ impl Stuck {
             || out.refusals.forbids(PATCH_STATUS);
         if finding.judgement == Judgement::Fail && refused {
             finding.judgement = Judgement::Leave(Obstacle::Refused);
+        }
+        let exited = finding.hang == Hang::Exited;
+        case.exited_since = exited.then(|| case.exited_since.unwrap_or(round));
+        // A live kubelet needs some time to clean up and to report what has just exited, however
+        // late that is.
+        let lives = case.liveness == KubeletLiveness::Lives;
+        let acts = matches!(finding.judgement, Judgement::StopSandbox | Judgement::Fail);
+        if lives && acts && case.exited_since == Some(round) {
+            finding.judgement = Judgement::CheckAgain;
         }
         case.finding = Some(finding);
         self.act_on(pod, finding, state, facts, out);

@@ -97,6 +97,12 @@ impl Node {
         }
     }
 
+    /// Passes less time than a sight of the kubelet needs.
+    fn tick(&mut self, seconds: u64) {
+        self.world.pass(ms(seconds * 1_000));
+        self.seen();
+    }
+
     fn phase(&self, name: &str) -> Phase {
         self.world.pods[name].phase
     }
@@ -252,6 +258,29 @@ fn alongside_a_live_kubelet_a_phase_is_written_only_where_it_is_asked_for_and_pr
     comes_to("a start, restarted", &asked, restarted, NOTHING, left(Hang::NotBegun));
     comes_to("a start, ran", &asked, ran("a"), NOTHING, left(Hang::Unproven));
     comes_to("exited, not shown", &asked, deleted("a"), Some(exited()), left(Hang::Exited));
+}
+
+#[test]
+fn a_live_kubelet_gets_time_to_report_what_has_just_exited() {
+    let settings = enforcing(Enforcement::Enforce, true);
+    let mut node = Node::of(settings, &plain(), ran("a"), runtime(&[None]));
+    node.pass(600);
+    assert_eq!(node.writes(), [""; 0], "it runs: {:#?}", node.world.log);
+    let standing = RuntimeState { sandbox_ready: true, ..exited() };
+    node.world.runtime.insert("a".into(), standing);
+    let found = |node: &Node| node.world.agent.status().stuck.pods.contains_key(&Hang::Exited);
+    for _ in 0..60 {
+        if found(&node) {
+            break;
+        }
+        node.tick(1);
+        assert_eq!(node.writes(), [""; 0], "{:#?}", node.world.log);
+    }
+    assert!(found(&node));
+    node.tick(8);
+    assert_eq!(node.writes(), [""; 0], "{:#?}", node.world.log);
+    node.tick(25);
+    assert_eq!(node.phase("a"), Phase::Failed, "{:#?}", node.world.log);
 }
 
 #[test]
