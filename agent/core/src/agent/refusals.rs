@@ -59,6 +59,10 @@ impl Asked {
         *self = Self { granted: true, reported: self.reported, ..Self::default() };
     }
 
+    fn begin_anew(&mut self) {
+        *self = Self { reported: self.reported, ..Self::default() };
+    }
+
     fn refuse(&mut self, uid: &PodUid, now: Duration) {
         self.since.get_or_insert(now);
         self.refusals += 1;
@@ -127,9 +131,10 @@ impl Refusals {
         result: &Outcome<()>,
         now: Duration,
     ) -> Refusal {
-        let asked = self.verbs.entry(verb).or_default();
         match result.as_ref().map_err(|failure| failure.kind) {
-            Err(FailureKind::Forbidden) => asked.refuse(uid, now),
+            Err(FailureKind::Forbidden) => {
+                self.verbs.entry(verb).or_default().refuse(uid, now);
+            }
             // The API checks RBAC before it searches for the object.
             Ok(())
             | Err(
@@ -137,10 +142,22 @@ impl Refusals {
                 | FailureKind::Conflict
                 | FailureKind::Invalid
                 | FailureKind::NamespaceTerminating,
-            ) => asked.grant(),
+            ) => self.grant(verb),
             Err(_) => {}
         }
         if self.is_patient(verb, now) { Refusal::Passing } else { Refusal::OfPod }
+    }
+
+    /// Records a grant. If the verb was refused before, the API server's RBAC cache has been filled
+    /// since, so that the refusals of other verbs until now prove nothing.
+    fn grant(&mut self, verb: &'static str) {
+        let asked = self.verbs.entry(verb).or_default();
+        let was_refused = !asked.granted && asked.since.is_some();
+        asked.grant();
+        if was_refused {
+            let open = |asked: &&mut Asked| !asked.granted && !asked.stopped;
+            self.verbs.values_mut().filter(open).for_each(Asked::begin_anew);
+        }
     }
 
     /// Records the API's answer about the node.
@@ -150,11 +167,10 @@ impl Refusals {
         result: &Outcome<()>,
         now: Duration,
     ) -> Refusal {
-        let asked = self.verbs.entry(verb).or_default();
         match result {
-            Ok(()) => asked.grant(),
+            Ok(()) => self.grant(verb),
             Err(failure) if failure.kind == FailureKind::Forbidden => {
-                asked.since.get_or_insert(now);
+                self.verbs.entry(verb).or_default().since.get_or_insert(now);
                 if self.is_patient(verb, now) {
                     return Refusal::Passing;
                 }
@@ -195,5 +211,53 @@ impl Refusals {
         self.verbs.retain(|_, asked| {
             asked.since.is_none_or(|since| !clock.reached(since + FORBIDDEN_FOR))
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use epilogue_common::outcome::Failure;
+
+    use super::*;
+
+    const MARK: &str = "patch pods/status";
+    const NODE: &str = "patch nodes";
+
+    fn refused() -> Outcome<()> {
+        Err(Failure::new(FailureKind::Forbidden, "why"))
+    }
+
+    fn doubted() -> Refusals {
+        let mut refusals = Refusals::default();
+        for name in ["a", "b", "c"] {
+            refusals.hear(MARK, &PodUid(name.into()), &refused(), Duration::from_secs(1));
+        }
+        refusals
+    }
+
+    #[test]
+    fn a_right_that_comes_late_ends_the_doubts_about_the_others() {
+        let late = Duration::from_secs(2);
+        let mut refusals = doubted();
+        refusals.hear_of_node(NODE, &refused(), Duration::from_secs(1));
+        assert!(refusals.lacks(MARK).is_some());
+        refusals.hear_of_node(NODE, &Ok(()), late);
+        assert_eq!(refusals.lacks(MARK), None);
+        // Another right that the agent always had proves nothing.
+        let mut refusals = doubted();
+        refusals.hear_of_node(NODE, &Ok(()), late);
+        assert!(refusals.lacks(MARK).is_some());
+        // Nor does one that admission refuses for some pods alone.
+        let mut refusals = doubted();
+        refusals.hear_of_node(NODE, &Ok(()), late);
+        refusals.hear_of_node(NODE, &refused(), late);
+        refusals.hear_of_node(NODE, &Ok(()), late);
+        assert!(refusals.lacks(MARK).is_some());
+        // What was stopped stays so until it is tried again.
+        let mut refusals = doubted();
+        refusals.hear_of_node(NODE, &refused(), Duration::from_secs(1));
+        assert!(refusals.stop(MARK));
+        refusals.hear_of_node(NODE, &Ok(()), late);
+        assert!(refusals.forbids(MARK));
     }
 }
