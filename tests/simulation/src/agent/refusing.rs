@@ -40,6 +40,11 @@ impl Refusing {
         }
     }
 
+    /// Whether the webhook protects pods from marks.
+    pub(super) fn protects_marks(&self) -> bool {
+        self.webhook.is_some_and(|(verb, _)| verb == Verb::PatchStatus)
+    }
+
     /// Whether the webhook protects the pod from the verb.
     fn protects(&self, verb: Verb, uid: &PodUid) -> bool {
         let number = name_of(uid).trim_start_matches('p').parse::<u32>();

@@ -21,6 +21,9 @@ const UNTIDY_MAX_ROUGH: u32 = 50;
 const LATE: Duration = Duration::from_millis(60);
 /// How long after the last report the agent may hold the lock.
 const NEEDLESS: Duration = Duration::from_millis(2_500);
+/// How long after the announcement the agent may contest the refusal of a mark: it cannot know
+/// whether the API refuses everything.
+const CONTESTS: Duration = Duration::from_secs(8);
 /// Maximum number of actions in the last stretch of a settled world.
 const REST_ACTIONS_MAX: u32 = 20;
 /// Maximum number of samples in that stretch: a settled node may still be short of something.
@@ -60,7 +63,9 @@ impl World {
             return self.violate(&format!("{mode:?}: lock held {late:?} after its deadline"));
         }
         let refused = now < self.wire.refused_until + CHECK_EVERY;
-        if !unreported.is_empty() || others_end || refused {
+        let contested =
+            self.behaviour.refusing.protects_marks() && now < shutdown.reported_at + CONTESTS;
+        if !unreported.is_empty() || others_end || refused || contested {
             shutdown.needless_since = None;
             return;
         }
