@@ -189,8 +189,10 @@ impl World {
         let Some(process) = &mut self.process else { return };
         let report = process.agent.status().clone();
         let again = process.agent.plan(now);
-        if !again.actions.is_empty() || *process.agent.status() != report {
-            self.violate("asked again with nothing new, it gives something new");
+        let changed = *process.agent.status() != report;
+        if !again.actions.is_empty() || changed {
+            let given = super::print::plan(&again, None);
+            self.violate(&format!("asked again with nothing new, it gives something new: {given}"));
         }
     }
 

@@ -25,27 +25,28 @@ impl Late {
 }
 
 impl Oom {
-    /// Collects the kills that only the pods' status shows.
-    pub(super) fn find_late(&mut self, facts: &Facts) {
+    /// Collects the kills that only the pods' status shows; returns whether there is a new one.
+    pub(super) fn find_late(&mut self, facts: &Facts) -> bool {
         if !facts.pods.is_listed() {
-            return;
+            return false;
         }
         let reported = facts.pods.iter().filter(|pod| !pod.details.oom_reported.is_empty());
         if !std::mem::replace(&mut self.late.begun, true) {
             self.late.over = reported.map(|pod| pod.uid.clone()).collect();
-            return;
+            return false;
         }
-        let found: Vec<PodView> =
-            reported.filter(|pod| !self.late.over.contains(&pod.uid)).cloned().collect();
-        for pod in found {
-            if self.is_being_decided(&pod.uid) {
+        let mut found = false;
+        for pod in reported {
+            if self.late.over.contains(&pod.uid) || self.is_being_decided(&pod.uid) {
                 continue;
             }
             self.late.over.insert(pod.uid.clone());
             if !self.conditions.has(&pod.uid) && pod.details.oom_killed.is_none() {
-                self.take_late(&pod, facts);
+                self.take_late(pod, facts);
+                found = true;
             }
         }
+        found
     }
 
     fn is_being_decided(&self, uid: &PodUid) -> bool {

@@ -140,8 +140,11 @@ impl Oom {
         if !facts.settings.features.oom_causes {
             return;
         }
-        self.find_late(facts);
         self.decide_kills(facts, out);
+        // What is not being decided any more may be a kill that only the status shows.
+        if self.find_late(facts) {
+            self.decide_kills(facts, out);
+        }
         self.decide_oomd(facts, out);
         self.send_conditions(facts, out);
         self.report_kills(facts, out);
