@@ -29,8 +29,6 @@ pub trait Sinks: Send + 'static {
     fn lane(&self, action: &Action) -> Lane;
     /// Carries out an action, one attempt.
     fn carry_out(&self, action: Action) -> BoxFuture<'static, ActionResult>;
-    /// Queues a notice for people; never waits.
-    fn emit_event(&self, notice: agent_core::protocol::action::Notice, now: Now);
 }
 
 /// The clocks, as the core reads them.
@@ -176,11 +174,6 @@ impl<S: Sinks> Driver<S> {
             let Some((id, action)) = self.agent.poll_action(now) else { return };
             match action {
                 Action::Log(line) => self.log(&line),
-                Action::EmitEvent(notice) => {
-                    self.sinks.emit_event(notice, now);
-                    let result = ActionResult::Done(Ok(()));
-                    self.agent.handle(Event::Finished { id, result }, now);
-                }
                 action => {
                     self.traces.action(id, &action, self.agent.status(), now);
                     let lane = self.sinks.lane(&action);

@@ -34,7 +34,7 @@ use crate::host::Host;
 use crate::memory_lock;
 use crate::metrics::{Metrics, StatusCollector, TokenCollector};
 use crate::sink::api::ApiSink;
-use crate::sink::events::{EventSink, EventWriter};
+use crate::sink::events::EventSink;
 use crate::sink::journal::JournalSink;
 use crate::sink::logind::LogindSink;
 use crate::sink::measure::MeasureSink;
@@ -168,8 +168,8 @@ async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
         Tracer::start(config.traces.as_ref(), "epilogue-agent", &shared.registry, &mut group)?;
     let traces = Traces::new(tracer, config.node.clone());
     let started = Started { agent, journal: journal.sink, traces };
-    let writer = shared.drive(started, events, shown, stop, &mut group);
-    shared.listen(writer, reachable, &mut group);
+    shared.drive(started, events, shown, stop, &mut group);
+    shared.listen(reachable, &mut group);
     let ended = group.run(END_MAX).await;
     tracing::info!("ended");
     Ok(ended?)
@@ -258,12 +258,11 @@ impl Shared {
         shown: Shown,
         stop: CancellationToken,
         group: &mut TaskGroup,
-    ) -> EventWriter {
+    ) {
         let Started { agent, journal, traces } = started;
         let node = self.config.node.clone();
         let metrics = self.metrics.clone();
-        let (notices, writer) =
-            EventSink::new(self.reads.client.clone(), &node, self.status.clone(), metrics.clone());
+        let notices = EventSink::new(self.reads.client.clone(), node.clone(), metrics.clone());
         let bus_address = self.bus_address.clone();
         let logind = LogindSink::new(bus_address, self.host.clone(), self.words.clone());
         let api = metrics.api().clone();
@@ -277,6 +276,7 @@ impl Shared {
         let sinks = AllSinks {
             api: ApiSink::new(self.writes.client.clone(), node.clone(), api),
             notices,
+            clock: self.clock.clone(),
             logind: Arc::new(logind),
             journal,
             runtime,
@@ -294,17 +294,15 @@ impl Shared {
             }
             ended
         });
-        writer
     }
 
     /// Starts the sources of facts and the keepers of connections.
-    fn listen(&self, writer: EventWriter, reachable: Flag, group: &mut TaskGroup) {
+    fn listen(&self, reachable: Flag, group: &mut TaskGroup) {
         let token = group.token();
         for (name, linked) in [("reads", &self.reads), ("writes", &self.writes)] {
             let keep = linked.clone().keep(token.clone());
             group.spawn(format!("connection for {name}"), endless(keep));
         }
-        group.spawn("events", endless(writer.run(token.clone())));
 
         let session = LogindSession::new(self.bus_address.clone(), self.words.clone());
         let changes = session.changes();

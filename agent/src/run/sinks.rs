@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use agent_core::protocol::action::{Action, Notice};
-use agent_core::protocol::event::{ActionResult, Now};
+use agent_core::protocol::action::Action;
+use agent_core::protocol::event::ActionResult;
 use epilogue_common::outcome::{Failure, FailureKind};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 
+use crate::clock::Clock;
 use crate::cri::{Runtime, Stop};
 use crate::driver::{Lane, Sinks};
 use crate::sink::api::ApiSink;
@@ -20,6 +21,7 @@ use crate::sink::measure::MeasureSink;
 pub(super) struct AllSinks {
     pub(super) api: ApiSink,
     pub(super) notices: EventSink,
+    pub(super) clock: Clock,
     pub(super) logind: Arc<LogindSink>,
     pub(super) journal: JournalSink,
     /// `None` if the agent may not use the runtime.
@@ -59,16 +61,16 @@ impl Sinks for AllSinks {
                 Action::StopPod { .. } | Action::InspectPod(_) => {
                     runtime(self.runtime.clone(), action).boxed()
                 }
+                Action::EmitEvent(notice) => {
+                    let (notices, clock) = (self.notices.clone(), self.clock.clone());
+                    async move { notices.emit(&notice, clock.now().wall).await }.boxed()
+                }
                 action => {
                     let api = self.api.clone();
                     async move { api.carry_out(action).await }.boxed()
                 }
             },
         }
-    }
-
-    fn emit_event(&self, notice: Notice, now: Now) {
-        self.notices.emit(notice, now.wall);
     }
 }
 

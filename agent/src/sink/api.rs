@@ -75,7 +75,6 @@ impl ApiSink {
     pub async fn carry_out(&self, action: Action) -> ActionResult {
         let verb = verb(&action).unwrap_or("none");
         let begun = Instant::now();
-        self.metrics.begun();
         let result = match timeout(ATTEMPT_MAX, self.attempt(&action)).await {
             Ok(result) => result,
             Err(_) => failed(&action, no_answer()),
