@@ -18,7 +18,6 @@ use kube::client::Body;
 use thiserror::Error;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
 
 use connect::Opened;
@@ -92,13 +91,9 @@ impl Link {
         Self { shared: Arc::new(Shared { target, line, wanted: Notify::new(), dead }) }
     }
 
-    /// Keeps the connection until `token` is cancelled.
-    pub async fn keep(&self, token: CancellationToken) {
-        tokio::select! {
-            () = token.cancelled() => {}
-            () = self.shared.keep() => {}
-        }
-        self.shared.line.send_replace(None);
+    /// Keeps the connection for as long as it runs.
+    pub async fn keep(&self) {
+        self.shared.keep().await;
     }
 
     async fn send(self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {

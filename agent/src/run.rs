@@ -2,7 +2,6 @@
 
 mod sinks;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -18,7 +17,6 @@ use epilogue_runtime::traces::Tracer;
 use epilogue_runtime::watch::{Signs, Watches};
 use epilogue_runtime::{client, process};
 use jiff::Timestamp;
-use kube::Client;
 use prometheus::Registry;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -44,7 +42,7 @@ use crate::source::logind::OurLock;
 use crate::source::logind_session::LogindSession;
 use crate::source::pressure::psi;
 use crate::source::systemd::Systemd;
-use crate::source::watch::Closed;
+use crate::source::watch::Watch;
 use crate::source::{lease, logind_conf, node, oom, oomd, pods, policies};
 use crate::traces::Traces;
 use sinks::AllSinks;
@@ -96,15 +94,6 @@ struct Started {
     agent: Agent,
     journal: JournalSink,
     traces: Traces,
-}
-
-/// What a watch needs.
-#[derive(Clone)]
-struct Watch {
-    client: Client,
-    node: String,
-    hurry: watch::Receiver<bool>,
-    events: mpsc::Sender<Event>,
 }
 
 /// Runs the agent until it receives SIGTERM or SIGINT.
@@ -298,76 +287,50 @@ impl Shared {
 
     /// Starts the sources of facts and the keepers of connections.
     fn listen(&self, reachable: Flag, group: &mut TaskGroup) {
-        let token = group.token();
+        let (config, host, events) = (&self.config, &self.host, &self.events);
         for (name, linked) in [("reads", &self.reads), ("writes", &self.writes)] {
-            let keep = linked.clone().keep(token.clone());
-            group.spawn(format!("connection for {name}"), endless(keep));
+            group.spawn_until_stopped(format!("connection for {name}"), linked.clone().keep());
         }
-
         let session = LogindSession::new(self.bus_address.clone(), self.words.clone());
         let changes = session.changes();
-        if self.config.logind {
-            group.spawn("logind", endless(session.run(self.events.clone(), token.clone())));
+        if config.logind {
+            group.spawn_until_stopped("logind", session.run(events.clone()));
         } else {
             let lost = "shutdowns are not detected, and pods that one terminates are not reported";
             tracing::warn!(lost, "the node has no logind, as --logind=false says");
         }
-        if self.config.logind && self.config.enforce && self.config.raise_delay {
-            let drop_ins = logind_conf::run(self.host.clone(), self.events.clone(), token.clone());
-            group.spawn("drop-ins of logind", endless(drop_ins));
+        if config.logind && config.enforce && config.raise_delay {
+            let drop_ins = logind_conf::run(host.clone(), events.clone());
+            group.spawn_until_stopped("drop-ins of logind", drop_ins);
         }
-        if self.config.features.pressure != Enforcement::Off {
-            let stalls = psi::run(self.host.clone(), self.events.clone(), token.clone());
-            group.spawn("stalls", endless(stalls));
+        if config.features.pressure != Enforcement::Off {
+            group.spawn_until_stopped("stalls", psi::run(host.clone(), events.clone()));
+        }
+        if config.features.oom_causes {
+            let kills = oom::run(host.clone(), self.clock.clone(), events.clone());
+            group.spawn_until_stopped("OOM kills", kills);
+            let oomd = oomd::run(self.bus_address.clone(), oomd::PAUSES, events.clone());
+            group.spawn_until_stopped("systemd-oomd", oomd);
         }
         let age = LeaseAge::default();
-        let kubelet = self.kubelet(age.clone());
-        let (events, stop) = (self.events.clone(), token.clone());
-        let asking = async move { kubelet.run(changes, events, stop).await };
-        group.spawn("kubelet", endless(asking));
-
-        if self.config.features.oom_causes {
-            let (host, clock) = (self.host.clone(), self.clock.clone());
-            let kills = oom::run(host, clock, self.events.clone(), token.clone());
-            group.spawn("OOM kills", endless(kills));
-            let (bus, pace) = (self.bus_address.clone(), oomd::Pace::default());
-            let oomd = oomd::run(bus, pace, self.events.clone(), token.clone());
-            group.spawn("systemd-oomd", endless(oomd));
+        let kubelet = self.kubelet(age.clone()).run(changes, events.clone());
+        group.spawn_until_stopped("kubelet", kubelet);
+        let (reads, writes) = (&self.reads.client, &self.writes.client);
+        let lease = lease::run(writes.clone(), config.node.clone(), age, reachable);
+        group.spawn_until_stopped("lease", lease);
+        if config.enforce {
+            let policies = policies::run(reads.clone(), config.node.clone(), events.clone());
+            group.spawn_until_stopped("policies", policies);
         }
-
-        let (node, client) = (self.config.node.clone(), self.writes.client.clone());
-        let ended = token.clone();
-        group.spawn("lease", async move {
-            tokio::select! {
-                () = ended.cancelled() => Ok::<_, Infallible>(()),
-                never = lease::run(client, &node, age, reachable) => match never {},
-            }
-        });
-        if self.config.enforce {
-            let (ended, it) = (token.clone(), self.watch());
-            group.spawn("policies", async move {
-                stoppable(ended, policies::run(it.client, &it.node, it.events)).await
-            });
-        }
-        let watch = self.watch();
-        let (pods, signs) = self.signs.clone();
-        let (ended, it) = (token.clone(), watch.clone());
-        group.spawn("watch of pods", async move {
-            stoppable(ended, pods::run(it.client, &it.node, it.hurry, pods, it.events)).await
-        });
-        group.spawn("watch of the node", async move {
-            stoppable(token, node::run(watch.client, &watch.node, watch.hurry, signs, watch.events))
-                .await
-        });
+        let (pods, node) = (self.watch(&self.signs.0), self.watch(&self.signs.1));
+        let pods = pods::run(reads.clone(), pods, events.clone());
+        group.spawn_until_stopped("watch of pods", pods);
+        let node = node::run(reads.clone(), node, events.clone());
+        group.spawn_until_stopped("watch of the node", node);
     }
 
-    fn watch(&self) -> Watch {
-        Watch {
-            client: self.reads.client.clone(),
-            node: self.config.node.clone(),
-            hurry: self.hurry.clone(),
-            events: self.events.clone(),
-        }
+    fn watch(&self, signs: &Signs) -> Watch {
+        Watch { node: self.config.node.clone(), signs: signs.clone(), hurry: self.hurry.clone() }
     }
 
     fn kubelet(&self, age: LeaseAge) -> KubeletSource {
@@ -437,24 +400,6 @@ async fn booted_at(bus_address: &str) -> Option<Timestamp> {
         }
         Err(_) => None,
     }
-}
-
-/// Watches until `token` is cancelled. If the receiver of events is gone before then, that is an
-/// error.
-async fn stoppable(
-    token: CancellationToken,
-    watching: impl Future<Output = Closed>,
-) -> Result<(), Closed> {
-    tokio::select! {
-        () = token.cancelled() => Ok(()),
-        closed = watching => Err(closed),
-    }
-}
-
-/// Runs a task that cannot fail until `token` is cancelled.
-async fn endless(task: impl Future<Output = ()>) -> Result<(), Infallible> {
-    task.await;
-    Ok(())
 }
 
 #[cfg(test)]

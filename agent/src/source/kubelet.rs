@@ -10,7 +10,6 @@ use agent_core::protocol::event::Event;
 use agent_core::protocol::node::KubeletFacts;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
 use super::kubelet_config::KubeletConfig;
 use super::kubelet_http::{configuration, healthz};
@@ -101,32 +100,19 @@ impl KubeletSource {
         }
     }
 
-    /// Reports the kubelet's state once in a period and after each change, until `stop` is
-    /// cancelled or the receiver of events is gone.
-    pub async fn run(
-        &self,
-        mut changes: watch::Receiver<Changes>,
-        events: mpsc::Sender<Event>,
-        stop: CancellationToken,
-    ) {
+    /// Reports the kubelet's state once in a period and after each change, until the receiver of
+    /// events is gone.
+    pub async fn run(self, mut changes: watch::Receiver<Changes>, events: mpsc::Sender<Event>) {
         loop {
             let going_down = changes.borrow_and_update().going_down;
             let period = if going_down { PERIOD_GOING_DOWN } else { self.settings.period };
-            let seen = async { events.send(Event::KubeletSeen(self.ask().await)).await };
-            tokio::select! {
-                () = stop.cancelled() => return,
-                reported = seen => if reported.is_err() { return },
+            if events.send(Event::KubeletSeen(self.ask().await)).await.is_err() {
+                return;
             }
-            let next = async {
-                sleep(PAUSE_MIN).await;
-                tokio::select! {
-                    Ok(()) = changes.changed() => {}
-                    () = sleep(period) => {}
-                }
-            };
+            sleep(PAUSE_MIN).await;
             tokio::select! {
-                () = stop.cancelled() => return,
-                () = next => {}
+                Ok(()) = changes.changed() => {}
+                () = sleep(period) => {}
             }
         }
     }

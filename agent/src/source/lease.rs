@@ -2,7 +2,6 @@
 //! connection for writes, so it also checks the way to the API. It keeps route, token and
 //! authorization warm, and brings the server's clock.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,7 +48,7 @@ impl LeaseAge {
 }
 
 /// Reads the node's lease periodically; sets `reachable` to whether the API answers.
-pub async fn run(client: Client, node: &str, age: LeaseAge, reachable: Flag) -> Infallible {
+pub async fn run(client: Client, node: String, age: LeaseAge, reachable: Flag) {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}");
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

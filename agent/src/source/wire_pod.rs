@@ -148,16 +148,6 @@ struct Running {
     started_at: Option<String>,
 }
 
-impl super::watch::Watched for WirePod {
-    fn version(&self) -> &str {
-        &self.metadata.resource_version
-    }
-
-    fn uid(&self) -> &str {
-        &self.metadata.uid
-    }
-}
-
 impl WirePod {
     /// Whether it is this pod, and not another one of the same name.
     pub(crate) fn is(&self, uid: &PodUid) -> bool {
