@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::counters::{is_populated, processes, read};
-use crate::host::Host;
+use super::counters::{is_populated, processes};
+use crate::host::{Host, read_kernel};
 
 /// The kernel frees some gigabytes a second. So a large process takes its time to end, and only
 /// then the end of its container is visible. Nothing waits for the report that a container lives
@@ -57,7 +57,7 @@ struct Stat {
 
 impl Stat {
     fn of(host: &Host, pid: u32) -> Option<Self> {
-        Self::parse(&read(&host.path(&format!("/proc/{pid}/stat"))).ok()?)
+        Self::parse(&read_kernel(&host.path(&format!("/proc/{pid}/stat"))).ok()?)
     }
 
     /// Parses the line. The name may contain any character; nothing after it contains `)`.
@@ -72,7 +72,7 @@ impl Stat {
 }
 
 fn is_killed(host: &Host, pid: u32) -> bool {
-    let text = read(&host.path(&format!("/proc/{pid}/status"))).unwrap_or_default();
+    let text = read_kernel(&host.path(&format!("/proc/{pid}/status"))).unwrap_or_default();
     let pending = text.lines().filter_map(|line| {
         let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
         u64::from_str_radix(mask.trim(), 16).ok()
