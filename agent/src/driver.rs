@@ -56,16 +56,9 @@ pub enum DriverError {
 
 /// The core and its surroundings.
 pub struct Driver<S> {
-    agent: Agent,
-    node: String,
-    clock: Clock,
-    events: mpsc::Receiver<Event>,
-    sinks: S,
+    parts: Parts<S>,
     lanes: Lanes,
     running: JoinSet<Ended>,
-    metrics: Metrics,
-    shown: Shown,
-    traces: Traces,
 }
 
 /// The result of an action's task.
@@ -98,19 +91,7 @@ pub struct Parts<S> {
 impl<S: Sinks> Driver<S> {
     /// A driver of these parts.
     pub fn new(parts: Parts<S>) -> Self {
-        let Parts { agent, node, clock, events, sinks, metrics, shown, traces } = parts;
-        Self {
-            agent,
-            node,
-            clock,
-            events,
-            sinks,
-            lanes: Lanes::default(),
-            running: JoinSet::new(),
-            metrics,
-            shown,
-            traces,
-        }
+        Self { parts, lanes: Lanes::default(), running: JoinSet::new() }
     }
 
     /// Runs until `stop` is cancelled and the core has nothing left to finish.
@@ -119,12 +100,12 @@ impl<S: Sinks> Driver<S> {
         loop {
             self.act();
             self.show();
-            if stopping && self.agent.status().may_exit {
+            if stopping && self.parts.agent.status().may_exit {
                 return Ok(());
             }
             let due = self.due();
             tokio::select! {
-                event = self.events.recv() => self.take(event.ok_or(DriverError::NoSources)?),
+                event = self.parts.events.recv() => self.take(event.ok_or(DriverError::NoSources)?),
                 Some(ended) = self.running.join_next() => {
                     self.finished(ended.map_err(DriverError::Panicked)?);
                 }
@@ -138,25 +119,25 @@ impl<S: Sinks> Driver<S> {
     }
 
     fn now(&self) -> Now {
-        (self.clock)()
+        (self.parts.clock)()
     }
 
     /// Takes in a fact, and those right behind it: a list of events is one change.
     fn take(&mut self, event: Event) {
         self.handle(event);
         for _ in 1..EVENTS_AT_ONCE {
-            let Ok(event) = self.events.try_recv() else { return };
+            let Ok(event) = self.parts.events.try_recv() else { return };
             self.handle(event);
         }
     }
 
     fn handle(&mut self, event: Event) {
         if matches!(event, Event::ShutdownAnnounced(_)) {
-            self.metrics.notice();
+            self.parts.metrics.notice();
         }
         let now = self.now();
-        self.traces.event(&event, now);
-        self.agent.handle(event, now);
+        self.parts.traces.event(&event, now);
+        self.parts.agent.handle(event, now);
     }
 
     fn finished(&mut self, ended: Ended) {
@@ -171,12 +152,12 @@ impl<S: Sinks> Driver<S> {
     fn act(&mut self) {
         loop {
             let now = self.now();
-            let Some((id, action)) = self.agent.poll_action(now) else { return };
+            let Some((id, action)) = self.parts.agent.poll_action(now) else { return };
             match action {
                 Action::Log(line) => self.log(&line),
                 action => {
-                    self.traces.action(id, &action, self.agent.status(), now);
-                    let lane = self.sinks.lane(&action);
+                    self.parts.traces.action(id, &action, self.parts.agent.status(), now);
+                    let lane = self.parts.sinks.lane(&action);
                     if let Some((id, action)) = self.lanes.enter(lane, id, action) {
                         self.start(lane, id, action);
                     }
@@ -187,8 +168,8 @@ impl<S: Sinks> Driver<S> {
 
     fn start(&mut self, lane: Lane, id: ActionId, action: Action) {
         tracing::debug!(id = id.0, ?action, "action");
-        let before = self.traces.before(&action, self.agent.status(), self.now());
-        let work = self.sinks.carry_out(action);
+        let before = self.parts.traces.before(&action, self.parts.agent.status(), self.now());
+        let work = self.parts.sinks.carry_out(action);
         self.running.spawn(async move {
             before.await;
             Ended { id, lane, result: work.await }
@@ -197,7 +178,7 @@ impl<S: Sinks> Driver<S> {
 
     /// Sleeps until the core's next deadline.
     fn due(&self) -> impl Future<Output = ()> + use<S> {
-        let left = self.agent.deadline().map(|at| at.saturating_sub(self.now().monotonic));
+        let left = self.parts.agent.deadline().map(|at| at.saturating_sub(self.now().monotonic));
         async move {
             match left {
                 Some(left) => tokio::time::sleep_until(Instant::now() + left).await,
@@ -207,10 +188,10 @@ impl<S: Sinks> Driver<S> {
     }
 
     fn show(&self) {
-        let status = self.agent.status();
+        let status = self.parts.agent.status();
         let hurry = status.preparing || status.shutdown.as_ref().is_some_and(goes_on);
-        self.shown.hurry.send_if_modified(|shown| std::mem::replace(shown, hurry) != hurry);
-        self.shown.status.send_if_modified(|shown| {
+        self.parts.shown.hurry.send_if_modified(|shown| std::mem::replace(shown, hurry) != hurry);
+        self.parts.shown.status.send_if_modified(|shown| {
             let changed = shown != status;
             if changed {
                 shown.clone_from(status);
@@ -221,7 +202,7 @@ impl<S: Sinks> Driver<S> {
 
     /// Writes a decision to the log. Its fields' names are an interface.
     fn log(&self, line: &Line) {
-        let node = self.node.as_str();
+        let node = self.parts.node.as_str();
         let pod = line.pod.as_ref().map(name);
         let uid = line.pod.as_ref().map(|pod| pod.uid.0.as_str());
         if line.warning {
@@ -242,7 +223,7 @@ fn goes_on(run: &ShutdownStatus) -> bool {
 
 impl<S> std::fmt::Debug for Driver<S> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Driver").field("agent", &self.agent).finish_non_exhaustive()
+        formatter.debug_struct("Driver").field("agent", &self.parts.agent).finish_non_exhaustive()
     }
 }
 

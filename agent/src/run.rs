@@ -36,7 +36,7 @@ use crate::sink::events::EventSink;
 use crate::sink::journal::JournalSink;
 use crate::sink::logind::LogindSink;
 use crate::sink::measure::MeasureSink;
-use crate::source::kubelet::{Configz, KubeletSettings, KubeletSource, PERIOD};
+use crate::source::kubelet::{KubeletSettings, KubeletSource, PERIOD};
 use crate::source::lease::LeaseAge;
 use crate::source::logind::OurLock;
 use crate::source::logind_session::LogindSession;
@@ -98,17 +98,21 @@ struct Started {
 
 /// Runs the agent until it receives SIGTERM or SIGINT.
 pub fn run(config: Config) -> anyhow::Result<()> {
-    // One thread suffices for little work, and needs less memory.
+    block_on(async {
+        let signals = Signals::install()?;
+        let stop = CancellationToken::new();
+        signals.guard(&stop, work(config, stop.clone())).await
+    })
+}
+
+/// Runs a subcommand. One thread suffices for little work, and needs less memory.
+pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(async {
-        let signals = Signals::install()?;
-        let stop = CancellationToken::new();
-        signals.guard(&stop, work(config, stop.clone())).await
-    })
+    runtime.block_on(work)
 }
 
 async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
@@ -258,7 +262,7 @@ impl Shared {
         let runtime = self.config.runtime.clone().map(Runtime::new);
         let measure = MeasureSink::new(
             self.host.clone(),
-            &self.config.kubelet_dir,
+            &self.config.kubelet.dir,
             self.clock.clone(),
             runtime.clone(),
         );
@@ -334,17 +338,9 @@ impl Shared {
     }
 
     fn kubelet(&self, age: LeaseAge) -> KubeletSource {
-        let configz = self.config.kubelet_configz.zip(self.token_file.as_ref());
-        let settings = KubeletSettings {
-            units: self.config.kubelet_units.clone(),
-            healthz: self.config.kubelet_healthz,
-            configz: configz.map(|(address, token)| Configz {
-                address,
-                token: token.into(),
-                directory: self.config.kubelet_dir.clone(),
-            }),
-            period: PERIOD.min(self.config.features.stuck_times.dead),
-        };
+        let period = PERIOD.min(self.config.features.stuck_times.dead);
+        let token = self.token_file.as_deref();
+        let settings = KubeletSettings::new(&self.config.kubelet, token, period);
         let age = Box::new(move || age.get());
         KubeletSource::new(settings, self.bus_address.clone(), self.host.clone(), age)
     }

@@ -10,12 +10,13 @@ use agent_core::protocol::action::Notice;
 use agent_core::protocol::event::ActionResult;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::api_error::classify;
-use http::{Request, header};
+use http::Method;
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
+use crate::calls::{JSON, request};
 use crate::metrics::Metrics;
 
 /// How long one event may take to be written.
@@ -59,10 +60,7 @@ impl EventSink {
         let event = event(notice, &self.node, now, number);
         let namespace = notice.pod.as_ref().map_or("default", |pod| pod.namespace.as_str());
         let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
-        let request = Request::post(path)
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(event.to_string().into_bytes());
-        let request = request.map_err(|error| classify(kube::Error::HttpError(error)))?;
+        let request = request(Method::POST, &path, Some((JSON, &event)))?;
         self.client.request_text(request).await.map(drop).map_err(classify)
     }
 }

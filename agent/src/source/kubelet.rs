@@ -16,6 +16,7 @@ use super::kubelet_http::{configuration, healthz};
 use super::logind::{Logind, NAME};
 use super::logind_session::Changes;
 use super::systemd::{Systemd, UnitState};
+use crate::args;
 use crate::bus::Bus;
 use crate::host::Host;
 
@@ -40,6 +41,18 @@ pub struct KubeletSettings {
     pub configz: Option<Configz>,
     /// Time between two checks while nothing happens.
     pub period: Duration,
+}
+
+impl KubeletSettings {
+    /// The settings of the flags. Without a token's file, its configuration is not read.
+    pub fn new(config: &args::KubeletConfig, token: Option<&str>, period: Duration) -> Self {
+        let configz = config.configz.zip(token).map(|(address, token)| Configz {
+            address,
+            token: token.into(),
+            directory: config.dir.clone(),
+        });
+        Self { units: config.units.clone(), healthz: config.healthz, configz, period }
+    }
 }
 
 /// Returns how long ago the node's lease was renewed, if that is known.

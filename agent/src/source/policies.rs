@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use crate::trial::{JSON, STRATEGIC, send, some_pod};
+use crate::calls::{JSON, STRATEGIC, send, some_pod};
 
 /// Time between two rounds that find the policies in place.
 const PERIOD: Duration = Duration::from_hours(1);
