@@ -216,7 +216,7 @@ impl MeasureSink {
             }
         }
         let Some(runtime) = &self.shared.runtime else { return Names::new() };
-        let asked = async { runtime.client().await?.containers().await };
+        let asked = async { runtime.client().await?.containers(None).await };
         match timeout(RUNTIME_TIME_MAX, asked).await {
             Ok(Ok(containers)) => {
                 let mut names: Names = ids().map(|id| (id.clone(), None)).collect();

@@ -1,4 +1,6 @@
-//! Decides whether a container ended or lives on after one of its processes was killed.
+//! Decides whether a container ended or lives on after one of its processes was killed. The crate
+//! procfs panics at a `stat` that breaks off, and takes no `status` of a process whose name is not
+//! UTF-8, which is the tenant's choice.
 
 use std::path::Path;
 use std::time::Duration;
