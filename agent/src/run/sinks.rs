@@ -18,6 +18,7 @@ use crate::sink::logind::LogindSink;
 use crate::sink::measure::MeasureSink;
 
 /// The sinks.
+#[derive(Clone)]
 pub(super) struct AllSinks {
     pub(super) api: ApiSink,
     pub(super) notices: EventSink,
@@ -40,37 +41,26 @@ impl Sinks for AllSinks {
     }
 
     fn carry_out(&self, action: Action) -> BoxFuture<'static, ActionResult> {
-        match self.lane(&action) {
-            Lane::Logind => {
-                let logind = Arc::clone(&self.logind);
-                async move { logind.carry_out(&action).await }.boxed()
-            }
-            Lane::Journal => {
-                let journal = self.journal.clone();
-                async move { journal.carry_out(&action).await }.boxed()
-            }
-            Lane::Free => match action {
-                Action::RaiseDelay { .. } => {
-                    let logind = Arc::clone(&self.logind);
-                    async move { logind.carry_out(&action).await }.boxed()
+        let sinks = self.clone();
+        let carried_out = async move {
+            match action {
+                Action::TakeLock | Action::ReleaseLock | Action::RaiseDelay { .. } => {
+                    sinks.logind.carry_out(&action).await
                 }
+                Action::Journal(_) | Action::CloseJournal => sinks.journal.carry_out(&action).await,
                 Action::Measure | Action::MeasurePods { .. } => {
-                    let measure = self.measure.clone();
-                    async move { measure.carry_out(action).await }.boxed()
+                    sinks.measure.carry_out(action).await
                 }
                 Action::StopPod { .. } | Action::InspectPod(_) => {
-                    runtime(self.runtime.clone(), action).boxed()
+                    runtime(sinks.runtime, action).await
                 }
                 Action::EmitEvent(notice) => {
-                    let (notices, clock) = (self.notices.clone(), self.clock.clone());
-                    async move { notices.emit(&notice, clock.now().wall).await }.boxed()
+                    sinks.notices.emit(&notice, sinks.clock.now().wall).await
                 }
-                action => {
-                    let api = self.api.clone();
-                    async move { api.carry_out(action).await }.boxed()
-                }
-            },
-        }
+                action => sinks.api.carry_out(action).await,
+            }
+        };
+        carried_out.boxed()
     }
 }
 
