@@ -1,6 +1,7 @@
 //! Defines the command line, and checks that its values fit together.
 
 mod check;
+mod host;
 mod leave;
 mod leave_status;
 mod pressure;
@@ -15,6 +16,7 @@ use agent_core::time_span::TimeSpan;
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub use check::{CheckArgs, CheckConfig};
+pub use host::{HostArgs, KubeletArgs, KubeletConfig};
 pub use leave::{LeaveArgs, LeaveConfig};
 pub use leave_status::LeaveStatusArgs;
 pub use pressure::{PressureArgs, PressureArgsError};

@@ -7,58 +7,46 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use agent_core::check::api::ApiFacts;
-use agent_core::check::facts::{self, Facts};
+use agent_core::check::facts::{Bus as BusFacts, Facts};
 use agent_core::check::{Report, Verdict, judge};
 use agent_core::protocol::node::KubeletFacts;
 use anyhow::Context as _;
 use epilogue_runtime::client::{self, ClientOptions};
 use jiff::Timestamp;
 
-use crate::args::{CheckArgs, CheckConfig, Output};
+use crate::args::{CheckArgs, CheckConfig, HostArgs, Output};
 use crate::bus::{Bus, CallError};
 use crate::cri::{Runtime, Sockets};
 use crate::host::Host;
 use crate::report_table;
-use crate::source::kubelet::{Configz, KubeletSettings, KubeletSource, PERIOD};
+use crate::run::block_on;
+use crate::source::kubelet::{KubeletSettings, KubeletSource, PERIOD};
 use crate::source::logind::{Logind, NAME};
 
 /// Checks the node; 1 if a check fails.
 pub fn run(args: CheckArgs, config: CheckConfig) -> anyhow::Result<ExitCode> {
-    let sockets = Sockets::new(args.runtime_endpoint, &args.root);
-    let host = Host::new(args.root);
-    let features = config.features;
-    let conf_files = host.logind_conf_files()?;
-    let bus_address = args.bus_address.unwrap_or_else(|| host.bus_address());
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    let (bus, containers, pressure, api, kubelet) = runtime.block_on(async {
-        let bus = ask(&bus_address, &host).await;
-        let cri = Runtime::new(sockets);
-        let containers = cri.probe().await;
-        let pressure = pressure::sample_once(&host, &config.kubelet_dir, cri, &features).await;
-        let (api, token) = ask_api(config.api).await;
-        let settings = KubeletSettings {
-            units: config.kubelet_units,
-            healthz: config.kubelet_healthz,
-            configz: config.kubelet_configz.zip(token).map(|(address, token)| Configz {
-                address,
-                token: token.into(),
-                directory: config.kubelet_dir.clone(),
-            }),
-            period: PERIOD,
-        };
-        let kubelet = ask_kubelet(settings, &bus_address, &host).await;
-        (bus, containers, pressure, api, kubelet)
-    });
-    let priority_groups = config.priority_groups;
-    let (kubelet, runtime) = (Some(kubelet), containers);
-    let facts =
-        Facts { bus_address, bus, runtime, kubelet, api, conf_files, priority_groups, pressure };
+    let output = args.output;
+    let facts = block_on(facts(args, config))?;
     let report = judge(&facts, Timestamp::now());
-    print(&report, args.output).context("cannot write the report")?;
+    print(&report, output).context("cannot write the report")?;
     Ok(if report.verdict == Verdict::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+async fn facts(args: CheckArgs, config: CheckConfig) -> anyhow::Result<Facts> {
+    let HostArgs { root, bus_address } = args.host;
+    let cri = Runtime::new(Sockets::new(args.runtime_endpoint, &root));
+    let host = Host::new(root);
+    let conf_files = host.logind_conf_files()?;
+    let bus_address = bus_address.unwrap_or_else(|| host.bus_address());
+    let bus = ask(&bus_address, &host).await;
+    let runtime = cri.probe().await;
+    let features = &config.features;
+    let pressure = pressure::sample_once(&host, &config.kubelet.dir, cri, features).await;
+    let (api, token) = ask_api(config.api).await;
+    let settings = KubeletSettings::new(&config.kubelet, token.as_deref(), PERIOD);
+    let kubelet = Some(ask_kubelet(settings, &bus_address, &host).await);
+    let priority_groups = config.priority_groups;
+    Ok(Facts { bus_address, bus, runtime, kubelet, api, conf_files, priority_groups, pressure })
 }
 
 /// The API's answers, if the check asks it, and the file of the token that it used.
@@ -82,19 +70,19 @@ async fn ask_kubelet(settings: KubeletSettings, bus_address: &str, host: &Host) 
     KubeletSource::new(settings, bus_address.to_owned(), host.clone(), no_lease).ask().await
 }
 
-async fn ask(address: &str, host: &Host) -> facts::Bus {
+async fn ask(address: &str, host: &Host) -> BusFacts {
     let bus = match Bus::connect(address).await {
         Ok(bus) => bus,
-        Err(error) => return facts::Bus::Unreachable(error.message),
+        Err(error) => return BusFacts::Unreachable(error.message),
     };
     let asked = async {
         let Some(owner) = bus.owner_of(NAME).await? else { return Ok(None) };
         Ok::<_, CallError>(Some(Logind::on(&bus).await?.facts(owner, host).await))
     };
     match asked.await {
-        Ok(Some(facts)) => facts::Bus::WithLogind(Box::new(facts)),
-        Ok(None) => facts::Bus::WithoutLogind,
-        Err(error) => facts::Bus::Mute(error.message),
+        Ok(Some(facts)) => BusFacts::WithLogind(Box::new(facts)),
+        Ok(None) => BusFacts::WithoutLogind,
+        Err(error) => BusFacts::Mute(error.message),
     }
 }
 

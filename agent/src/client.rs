@@ -13,7 +13,6 @@ use jiff::fmt::rfc2822::DateTimeParser;
 use kube::Client;
 use kube::client::ConfigExt as _;
 use thiserror::Error;
-use tokio_util::sync::CancellationToken;
 use tower::{BoxError, ServiceBuilder};
 
 use crate::link::{ConnectError, Link, Target, Took};
@@ -66,9 +65,9 @@ impl LinkedClient {
         Ok(Self { client: Client::new(service, &config.default_namespace), link })
     }
 
-    /// Keeps the connection open until `token` is cancelled.
-    pub async fn keep(self, token: CancellationToken) {
-        self.link.keep(token).await;
+    /// Keeps the connection open for as long as it runs.
+    pub async fn keep(self) {
+        self.link.keep().await;
     }
 }
 

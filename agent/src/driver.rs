@@ -30,8 +30,6 @@ pub trait Sinks: Send + 'static {
     fn lane(&self, action: &Action) -> Lane;
     /// Carries out an action, one attempt.
     fn carry_out(&self, action: Action) -> BoxFuture<'static, ActionResult>;
-    /// Queues a notice for people; never waits.
-    fn emit_event(&self, notice: agent_core::protocol::action::Notice, now: Now);
 }
 
 /// The clocks, as the core reads them.
@@ -59,16 +57,9 @@ pub enum DriverError {
 
 /// The core and its surroundings.
 pub struct Driver<S> {
-    agent: Agent,
-    node: String,
-    clock: Clock,
-    events: mpsc::Receiver<Event>,
-    sinks: S,
+    parts: Parts<S>,
     lanes: Lanes,
     running: JoinSet<Ended>,
-    metrics: Metrics,
-    shown: Shown,
-    traces: Traces,
     /// When the core wants to decide again, on CLOCK_MONOTONIC.
     wake: Option<Duration>,
 }
@@ -103,20 +94,7 @@ pub struct Parts<S> {
 impl<S: Sinks> Driver<S> {
     /// A driver of these parts.
     pub fn new(parts: Parts<S>) -> Self {
-        let Parts { agent, node, clock, events, sinks, metrics, shown, traces } = parts;
-        Self {
-            agent,
-            node,
-            clock,
-            events,
-            sinks,
-            lanes: Lanes::default(),
-            running: JoinSet::new(),
-            metrics,
-            shown,
-            traces,
-            wake: None,
-        }
+        Self { parts, lanes: Lanes::default(), running: JoinSet::new(), wake: None }
     }
 
     /// Runs until `stop` is cancelled and the core has nothing left to finish.
@@ -125,12 +103,12 @@ impl<S: Sinks> Driver<S> {
         loop {
             self.act();
             self.show();
-            if stopping && self.agent.status().may_exit {
+            if stopping && self.parts.agent.status().may_exit {
                 return Ok(());
             }
             let due = self.due();
             tokio::select! {
-                event = self.events.recv() => self.take(event.ok_or(DriverError::NoSources)?),
+                event = self.parts.events.recv() => self.take(event.ok_or(DriverError::NoSources)?),
                 Some(ended) = self.running.join_next() => {
                     self.finished(ended.map_err(DriverError::Panicked)?);
                 }
@@ -144,25 +122,25 @@ impl<S: Sinks> Driver<S> {
     }
 
     fn now(&self) -> Now {
-        (self.clock)()
+        (self.parts.clock)()
     }
 
     /// Takes in a fact, and those right behind it: a list of events is one change.
     fn take(&mut self, event: Event) {
         self.handle(event);
         for _ in 1..EVENTS_AT_ONCE {
-            let Ok(event) = self.events.try_recv() else { return };
+            let Ok(event) = self.parts.events.try_recv() else { return };
             self.handle(event);
         }
     }
 
     fn handle(&mut self, event: Event) {
         if matches!(event, Event::ShutdownAnnounced(_)) {
-            self.metrics.notice();
+            self.parts.metrics.notice();
         }
         let now = self.now();
-        self.traces.event(&event, now);
-        self.agent.handle(event, now);
+        self.parts.traces.event(&event, now);
+        self.parts.agent.handle(event, now);
     }
 
     fn finished(&mut self, ended: Ended) {
@@ -177,7 +155,7 @@ impl<S: Sinks> Driver<S> {
     fn act(&mut self) {
         loop {
             let now = self.now();
-            let plan = self.agent.plan(now);
+            let plan = self.parts.agent.plan(now);
             self.wake = plan.wake;
             if plan.actions.is_empty() {
                 return;
@@ -188,17 +166,13 @@ impl<S: Sinks> Driver<S> {
         }
     }
 
+    /// Passes an action to the lane of its sink.
     fn pass_on(&mut self, id: ActionId, action: Action, now: Now) {
         match action {
             Action::Log(line) => self.log(&line),
-            Action::EmitEvent(notice) => {
-                self.sinks.emit_event(notice, now);
-                let result = ActionResult::Done(Ok(()));
-                self.agent.handle(Event::Finished { id, result }, now);
-            }
             action => {
-                self.traces.action(id, &action, self.agent.status(), now);
-                let lane = self.sinks.lane(&action);
+                self.parts.traces.action(id, &action, self.parts.agent.status(), now);
+                let lane = self.parts.sinks.lane(&action);
                 if let Some((id, action)) = self.lanes.enter(lane, id, action) {
                     self.start(lane, id, action);
                 }
@@ -208,8 +182,8 @@ impl<S: Sinks> Driver<S> {
 
     fn start(&mut self, lane: Lane, id: ActionId, action: Action) {
         tracing::debug!(id = id.0, ?action, "action");
-        let before = self.traces.before(&action, self.agent.status(), self.now());
-        let work = self.sinks.carry_out(action);
+        let before = self.parts.traces.before(&action, self.parts.agent.status(), self.now());
+        let work = self.parts.sinks.carry_out(action);
         self.running.spawn(async move {
             before.await;
             Ended { id, lane, result: work.await }
@@ -228,10 +202,10 @@ impl<S: Sinks> Driver<S> {
     }
 
     fn show(&self) {
-        let status = self.agent.status();
+        let status = self.parts.agent.status();
         let hurry = status.preparing || status.shutdown.as_ref().is_some_and(goes_on);
-        self.shown.hurry.send_if_modified(|shown| std::mem::replace(shown, hurry) != hurry);
-        self.shown.status.send_if_modified(|shown| {
+        self.parts.shown.hurry.send_if_modified(|shown| std::mem::replace(shown, hurry) != hurry);
+        self.parts.shown.status.send_if_modified(|shown| {
             let changed = shown != status;
             if changed {
                 shown.clone_from(status);
@@ -242,7 +216,7 @@ impl<S: Sinks> Driver<S> {
 
     /// Writes a decision to the log. Its fields' names are an interface.
     fn log(&self, line: &Line) {
-        let node = self.node.as_str();
+        let node = self.parts.node.as_str();
         let pod = line.pod.as_ref().map(name);
         let uid = line.pod.as_ref().map(|pod| pod.uid.0.as_str());
         if line.warning {
@@ -263,7 +237,7 @@ fn goes_on(run: &ShutdownStatus) -> bool {
 
 impl<S> std::fmt::Debug for Driver<S> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Driver").field("agent", &self.agent).finish_non_exhaustive()
+        formatter.debug_struct("Driver").field("agent", &self.parts.agent).finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Accesses the host's files, all under one root, so that a test can pass a directory.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -14,40 +14,29 @@ pub struct Host {
     root: PathBuf,
 }
 
-/// Why a file of the host could not be read.
+/// Maximum size of a file of the kernel; they are far shorter.
+const KERNEL_BYTES_MAX: u64 = 64 << 10;
+
+/// Why a file of the host could not be read or written.
 #[derive(Debug, Error)]
-pub enum HostError {
-    /// A directory.
-    #[error("cannot list {path}")]
-    List {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    /// A file.
-    #[error("cannot read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    /// The agent's own drop-in of logind.
-    #[error("cannot write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+#[error("cannot {verb} {path}")]
+pub struct HostError {
+    verb: &'static str,
+    path: PathBuf,
+    #[source]
+    source: io::Error,
 }
 
 impl HostError {
+    /// What turns the system's error into this one.
+    fn of(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self { verb, path, source }
+    }
+
     /// The system's error.
     pub fn cause(&self) -> &io::Error {
-        match self {
-            Self::List { source, .. } | Self::Read { source, .. } | Self::Write { source, .. } => {
-                source
-            }
-        }
+        &self.source
     }
 }
 
@@ -90,17 +79,15 @@ impl Host {
     /// The id of this boot, which the kernel draws at each boot.
     pub fn boot_id(&self) -> Result<String, HostError> {
         let path = self.path("/proc/sys/kernel/random/boot_id");
-        match fs::read_to_string(&path) {
-            Ok(text) => Ok(text.trim().to_owned()),
-            Err(source) => Err(HostError::Read { path, source }),
-        }
+        let text = fs::read_to_string(&path).map_err(HostError::of("read", &path))?;
+        Ok(text.trim().to_owned())
     }
 
     /// Writes a file of logind's configuration, whole or not at all: mode 0644. Makes its directory
     /// with mode 0755 if that is missing.
     pub fn write_conf_file(&self, host_path: &str, text: &str) -> Result<(), HostError> {
         let path = self.path(host_path);
-        write_whole(&path, text).map_err(|source| HostError::Write { path, source })
+        write_whole(&path, text).map_err(HostError::of("write", &path))
     }
 
     fn conf_file(&self, host_path: &str) -> Result<Option<ConfFile>, HostError> {
@@ -111,7 +98,7 @@ impl Host {
                 text: String::from_utf8_lossy(&bytes).into_owned(),
             })),
             Err(error) if is_absent(&error) => Ok(None),
-            Err(source) => Err(HostError::Read { path, source }),
+            Err(error) => Err(HostError::of("read", &path)(error)),
         }
     }
 }
@@ -133,17 +120,25 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
 }
 
 fn names(dir: &Path) -> Result<Vec<String>, HostError> {
-    let failed = |source| HostError::List { path: dir.to_owned(), source };
     let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
         Err(error) if is_absent(&error) => return Ok(Vec::new()),
-        Err(source) => return Err(failed(source)),
+        entries => entries.map_err(HostError::of("list", dir))?,
     };
     entries
         .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
         .filter(|name| name.as_ref().map_or(true, |name| is_conf(name)))
         .collect::<Result<_, _>>()
-        .map_err(failed)
+        .map_err(HostError::of("list", dir))
+}
+
+/// Reads a file of the kernel, up to the maximum size.
+pub(crate) fn read_kernel(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::with_capacity(4 << 10);
+    fs::File::open(path)?.take(KERNEL_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+    })
 }
 
 fn is_conf(name: &str) -> bool {

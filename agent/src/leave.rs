@@ -2,7 +2,8 @@
 //! object, and prints what it did. It can run twice. It changes nothing during a shutdown or while
 //! an agent runs.
 
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
+use std::path::Path;
 use std::process::ExitCode;
 
 use agent_core::check::facts::Inhibitor;
@@ -19,11 +20,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{LeaveArgs, LeaveConfig};
 use crate::bus::{Bus, CallError};
+use crate::calls::{MERGE, STRATEGIC, is_our_taint, send};
 use crate::host::Host;
+use crate::run::block_on;
 use crate::sink::journal::FILE_NAME;
 use crate::source::logind::{Logind, NAME, WHO};
 use crate::source::systemd::Systemd;
-use crate::trial::{MERGE, STRATEGIC, send};
 
 const LOGIND_UNIT: &str = "systemd-logind.service";
 /// Maximum number of attempts after conflicts: others write to the node's object too.
@@ -34,11 +36,7 @@ type Done = Result<String, String>;
 
 /// Removes everything; exits with 1 if a part fails.
 pub fn run(args: &LeaveArgs, config: LeaveConfig) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(async {
+    block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let code = leave(args, config).await;
         if args.wait && code == ExitCode::SUCCESS {
@@ -50,8 +48,8 @@ pub fn run(args: &LeaveArgs, config: LeaveConfig) -> anyhow::Result<ExitCode> {
 }
 
 async fn leave(args: &LeaveArgs, config: LeaveConfig) -> ExitCode {
-    let host = Host::new(args.root.clone());
-    let address = args.bus_address.clone().unwrap_or_else(|| host.bus_address());
+    let host = Host::new(args.host.root.clone());
+    let address = args.host.bus_address.clone().unwrap_or_else(|| host.bus_address());
     let bus = Bus::connect(&address).await.ok();
     if let Some(why) = objection(bus.as_ref()).await {
         eprintln!("epilogue-agent: {why}; nothing was changed");
@@ -116,8 +114,7 @@ async fn objection(bus: Option<&Bus>) -> Option<String> {
 }
 
 async fn drop_in(host: &Host, bus: Option<&Bus>) -> Done {
-    let path = host.path(OUR_DROP_IN);
-    if !remove(&path).map_err(|error| format!("cannot remove {}: {error}", path.display()))? {
+    if !remove(&host.path(OUR_DROP_IN))? {
         return Ok(format!("there is no {OUR_DROP_IN}"));
     }
     let by_hand = format!("run `systemctl kill -s HUP {LOGIND_UNIT}`");
@@ -130,20 +127,17 @@ async fn drop_in(host: &Host, bus: Option<&Bus>) -> Done {
     }
 }
 
-fn journal(path: &std::path::Path) -> Done {
-    match remove(path) {
-        Ok(true) => Ok(format!("removed {}", path.display())),
-        Ok(false) => Ok(format!("there is no {}", path.display())),
-        Err(error) => Err(format!("cannot remove {}: {error}", path.display())),
-    }
+fn journal(path: &Path) -> Done {
+    let removed = remove(path)?;
+    Ok(format!("{} {}", if removed { "removed" } else { "there is no" }, path.display()))
 }
 
 /// Removes a file; whether it existed.
-fn remove(path: &std::path::Path) -> io::Result<bool> {
+fn remove(path: &Path) -> Result<bool, String> {
     match std::fs::remove_file(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
+        Err(error) => Err(format!("cannot remove {}: {error}", path.display())),
     }
 }
 
@@ -172,10 +166,8 @@ async fn restore_node(client: &Client, node: &str) -> Outcome<String> {
 async fn restore(client: &Client, path: &str, node: &Value) -> Outcome<Vec<String>> {
     let mut done = Vec::new();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let ours =
-        |taint: &Value| taint["key"] == SHUTTING_DOWN_TAINT && taint["effect"] == "NoSchedule";
     let (taints, others): (Vec<_>, Vec<_>) =
-        list(&node["spec"]["taints"]).into_iter().partition(ours);
+        list(&node["spec"]["taints"]).into_iter().partition(is_our_taint);
     let mut body = json!({"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}});
     for name in [STATE, READINESS] {
         if !node["metadata"]["annotations"][name].is_null() {

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agent_core::leave_status::{LeaveStatus, Verdict};
-use anyhow::Context as _;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::client;
 use http::Method;
@@ -13,7 +12,8 @@ use kube::Client;
 use serde_json::Value;
 
 use crate::args::LeaveStatusArgs;
-use crate::trial::send;
+use crate::calls::send;
+use crate::run::block_on;
 
 /// Time between two samples: `leave` takes about a second.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -22,11 +22,7 @@ const PAGE: usize = 500;
 
 /// Waits; exits with 1 if a node that lives is not done in time.
 pub fn run(args: &LeaveStatusArgs) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(wait(args))
+    block_on(wait(args))
 }
 
 async fn wait(args: &LeaveStatusArgs) -> anyhow::Result<ExitCode> {

@@ -3,6 +3,7 @@
 
 pub mod args;
 pub mod bus;
+mod calls;
 pub mod cgroups;
 pub mod check;
 pub mod client;
@@ -21,4 +22,3 @@ pub mod run;
 pub mod sink;
 pub mod source;
 pub mod traces;
-mod trial;

@@ -1,18 +1,22 @@
 //! Runs the agent's program: reads the command line, runs the subcommand, and prints why it failed.
 
+use std::convert::Infallible;
+use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use epilogue_agent::args::{Args, CheckArgs, Command, LeaveArgs, LeaveStatusArgs, RunArgs};
+use epilogue_agent::args::{Args, Command, RunArgs};
 use epilogue_agent::{check, leave, leave_status, run};
 use epilogue_runtime::telemetry;
 
 fn main() -> ExitCode {
     match Args::parse().command {
         Command::Run(args) => run_agent(args),
-        Command::Check(args) => run_check(args),
-        Command::Leave(args) => run_leave(&args),
-        Command::LeaveStatus(args) => run_leave_status(&args),
+        Command::Check(args) => run_with(args.config(), |config| check::run(args, config)),
+        Command::Leave(args) => run_with(args.config(), |config| leave::run(&args, config)),
+        Command::LeaveStatus(args) => {
+            run_with(Ok::<_, Infallible>(()), |()| leave_status::run(&args))
+        }
     }
 }
 
@@ -21,50 +25,28 @@ fn run_agent(args: RunArgs) -> ExitCode {
         eprintln!("epilogue-agent: {error}");
         return ExitCode::FAILURE;
     }
-    let config = match args.config() {
-        Ok(config) => config,
-        Err(error) => return wrong(&error),
-    };
-    match run::run(config) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+    run_with(args.config(), |config| {
+        run::run(config).map(|()| ExitCode::SUCCESS).or_else(|error| {
             tracing::error!(error = format!("{error:#}"), "ended");
+            Ok(ExitCode::FAILURE)
+        })
+    })
+}
+
+/// Runs a subcommand, and prints why the command line is invalid or the subcommand failed.
+fn run_with<C>(
+    config: Result<C, impl Error>,
+    command: impl FnOnce(C) -> anyhow::Result<ExitCode>,
+) -> ExitCode {
+    match config.map(command) {
+        Ok(Ok(code)) => code,
+        Ok(Err(error)) => {
+            eprintln!("epilogue-agent: {error:#}");
             ExitCode::FAILURE
         }
+        Err(error) => {
+            eprintln!("epilogue-agent: {error}");
+            ExitCode::from(2)
+        }
     }
-}
-
-fn run_check(args: CheckArgs) -> ExitCode {
-    let config = match args.config() {
-        Ok(config) => config,
-        Err(error) => return wrong(&error),
-    };
-    check::run(args, config).unwrap_or_else(|error| {
-        eprintln!("epilogue-agent: {error:#}");
-        ExitCode::FAILURE
-    })
-}
-
-fn run_leave(args: &LeaveArgs) -> ExitCode {
-    let config = match args.config() {
-        Ok(config) => config,
-        Err(error) => return wrong(&error),
-    };
-    leave::run(args, config).unwrap_or_else(|error| {
-        eprintln!("epilogue-agent: {error:#}");
-        ExitCode::FAILURE
-    })
-}
-
-fn run_leave_status(args: &LeaveStatusArgs) -> ExitCode {
-    leave_status::run(args).unwrap_or_else(|error| {
-        eprintln!("epilogue-agent: {error:#}");
-        ExitCode::FAILURE
-    })
-}
-
-/// Prints why the command line is invalid.
-fn wrong(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("epilogue-agent: {error}");
-    ExitCode::from(2)
 }

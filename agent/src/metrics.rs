@@ -1,14 +1,11 @@
 //! Defines the agent's metrics. What the core counts comes from its status at each scrape; the rest
 //! is counted where it happens.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use epilogue_common::outcome::FailureKind;
 use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
-use tokio::sync::Notify;
 
 mod rows;
 mod status;
@@ -35,24 +32,6 @@ pub struct Metrics {
 pub struct ApiMetrics {
     calls: IntCounterVec,
     seconds: HistogramVec,
-    flight: Arc<Flight>,
-}
-
-#[derive(Debug, Default)]
-struct Flight {
-    calls: AtomicUsize,
-    landed: Notify,
-}
-
-/// The result of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventFate {
-    /// The API accepted it.
-    Written,
-    /// The API did not accept it.
-    Failed,
-    /// The queue was full.
-    Dropped,
 }
 
 impl Metrics {
@@ -79,7 +58,6 @@ impl Metrics {
         let api = ApiMetrics {
             calls: registered(registry, calls)?,
             seconds: registered(registry, seconds)?,
-            flight: Arc::default(),
         };
         let notices = IntCounter::new(
             "epilogue_agent_shutdown_notices_total",
@@ -88,7 +66,7 @@ impl Metrics {
         let events = IntCounterVec::new(
             Opts::new(
                 "epilogue_agent_events_total",
-                "Events, by what became of them (written, failed, dropped).",
+                "Events, by what became of them (written, failed).",
             ),
             &["result"],
         )?;
@@ -110,45 +88,18 @@ impl Metrics {
     }
 
     /// Counts the result of an event for people.
-    pub fn event(&self, fate: EventFate) {
-        let label = match fate {
-            EventFate::Written => "written",
-            EventFate::Failed => "failed",
-            EventFate::Dropped => "dropped",
-        };
-        self.events.with_label_values(&[label]).inc();
+    pub fn event(&self, written: bool) {
+        let result = if written { "written" } else { "failed" };
+        self.events.with_label_values(&[result]).inc();
     }
 }
 
 impl ApiMetrics {
-    /// A call begins.
-    pub fn begun(&self) {
-        self.flight.calls.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Counts a call that has ended, with its failure if any.
     pub fn ended(&self, action: &str, failure: Option<FailureKind>, took: Duration) {
-        self.flight.calls.fetch_sub(1, Ordering::Relaxed);
-        self.flight.landed.notify_waiters();
         let result = failure.map_or("ok", class);
         self.calls.with_label_values(&[action, result]).inc();
         self.seconds.with_label_values(&[action]).observe(took.as_secs_f64());
-    }
-
-    /// Number of calls without an answer yet.
-    pub fn in_flight(&self) -> usize {
-        self.flight.calls.load(Ordering::Relaxed)
-    }
-
-    /// Waits until no call is in flight.
-    pub async fn idle(&self) {
-        loop {
-            let landed = self.flight.landed.notified();
-            if self.in_flight() == 0 {
-                return;
-            }
-            landed.await;
-        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 mod sinks;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -18,7 +17,6 @@ use epilogue_runtime::traces::Tracer;
 use epilogue_runtime::watch::{Signs, Watches};
 use epilogue_runtime::{client, process};
 use jiff::Timestamp;
-use kube::Client;
 use prometheus::Registry;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -34,17 +32,17 @@ use crate::host::Host;
 use crate::memory_lock;
 use crate::metrics::{Metrics, StatusCollector, TokenCollector};
 use crate::sink::api::ApiSink;
-use crate::sink::events::{EventSink, EventWriter};
+use crate::sink::events::EventSink;
 use crate::sink::journal::JournalSink;
 use crate::sink::logind::LogindSink;
 use crate::sink::measure::MeasureSink;
-use crate::source::kubelet::{Configz, KubeletSettings, KubeletSource, PERIOD};
+use crate::source::kubelet::{KubeletSettings, KubeletSource, PERIOD};
 use crate::source::lease::LeaseAge;
 use crate::source::logind::OurLock;
 use crate::source::logind_session::LogindSession;
 use crate::source::pressure::psi;
 use crate::source::systemd::Systemd;
-use crate::source::watch::Closed;
+use crate::source::watch::Watch;
 use crate::source::{lease, logind_conf, node, oom, oomd, pods, policies};
 use crate::traces::Traces;
 use sinks::AllSinks;
@@ -98,28 +96,23 @@ struct Started {
     traces: Traces,
 }
 
-/// What a watch needs.
-#[derive(Clone)]
-struct Watch {
-    client: Client,
-    node: String,
-    hurry: watch::Receiver<bool>,
-    events: mpsc::Sender<Event>,
-}
-
 /// Runs the agent until it receives SIGTERM or SIGINT.
 pub fn run(config: Config) -> anyhow::Result<()> {
-    // One thread suffices for little work, and needs less memory.
+    block_on(async {
+        let signals = Signals::install()?;
+        let stop = CancellationToken::new();
+        signals.guard(&stop, work(config, stop.clone())).await
+    })
+}
+
+/// Runs a subcommand. One thread suffices for little work, and needs less memory.
+pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(async {
-        let signals = Signals::install()?;
-        let stop = CancellationToken::new();
-        signals.guard(&stop, work(config, stop.clone())).await
-    })
+    runtime.block_on(work)
 }
 
 async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
@@ -168,8 +161,8 @@ async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
         Tracer::start(config.traces.as_ref(), "epilogue-agent", &shared.registry, &mut group)?;
     let traces = Traces::new(tracer, config.node.clone());
     let started = Started { agent, journal: journal.sink, traces };
-    let writer = shared.drive(started, events, shown, stop, &mut group);
-    shared.listen(writer, reachable, &mut group);
+    shared.drive(started, events, shown, stop, &mut group);
+    shared.listen(reachable, &mut group);
     let ended = group.run(END_MAX).await;
     tracing::info!("ended");
     Ok(ended?)
@@ -258,25 +251,25 @@ impl Shared {
         shown: Shown,
         stop: CancellationToken,
         group: &mut TaskGroup,
-    ) -> EventWriter {
+    ) {
         let Started { agent, journal, traces } = started;
         let node = self.config.node.clone();
         let metrics = self.metrics.clone();
-        let (notices, writer) =
-            EventSink::new(self.reads.client.clone(), &node, self.status.clone(), metrics.clone());
+        let notices = EventSink::new(self.reads.client.clone(), node.clone(), metrics.clone());
         let bus_address = self.bus_address.clone();
         let logind = LogindSink::new(bus_address, self.host.clone(), self.words.clone());
         let api = metrics.api().clone();
         let runtime = self.config.runtime.clone().map(Runtime::new);
         let measure = MeasureSink::new(
             self.host.clone(),
-            &self.config.kubelet_dir,
+            &self.config.kubelet.dir,
             self.clock.clone(),
             runtime.clone(),
         );
         let sinks = AllSinks {
             api: ApiSink::new(self.writes.client.clone(), node.clone(), api),
             notices,
+            clock: self.clock.clone(),
             logind: Arc::new(logind),
             journal,
             runtime,
@@ -294,96 +287,60 @@ impl Shared {
             }
             ended
         });
-        writer
     }
 
     /// Starts the sources of facts and the keepers of connections.
-    fn listen(&self, writer: EventWriter, reachable: Flag, group: &mut TaskGroup) {
-        let token = group.token();
+    fn listen(&self, reachable: Flag, group: &mut TaskGroup) {
+        let (config, host, events) = (&self.config, &self.host, &self.events);
         for (name, linked) in [("reads", &self.reads), ("writes", &self.writes)] {
-            let keep = linked.clone().keep(token.clone());
-            group.spawn(format!("connection for {name}"), endless(keep));
+            group.spawn_until_stopped(format!("connection for {name}"), linked.clone().keep());
         }
-        group.spawn("events", endless(writer.run(token.clone())));
-
         let session = LogindSession::new(self.bus_address.clone(), self.words.clone());
         let changes = session.changes();
-        if self.config.logind {
-            group.spawn("logind", endless(session.run(self.events.clone(), token.clone())));
+        if config.logind {
+            group.spawn_until_stopped("logind", session.run(events.clone()));
         } else {
             let lost = "shutdowns are not detected, and pods that one terminates are not reported";
             tracing::warn!(lost, "the node has no logind, as --logind=false says");
         }
-        if self.config.logind && self.config.enforce && self.config.raise_delay {
-            let drop_ins = logind_conf::run(self.host.clone(), self.events.clone(), token.clone());
-            group.spawn("drop-ins of logind", endless(drop_ins));
+        if config.logind && config.enforce && config.raise_delay {
+            let drop_ins = logind_conf::run(host.clone(), events.clone());
+            group.spawn_until_stopped("drop-ins of logind", drop_ins);
         }
-        if self.config.features.pressure != Enforcement::Off {
-            let stalls = psi::run(self.host.clone(), self.events.clone(), token.clone());
-            group.spawn("stalls", endless(stalls));
+        if config.features.pressure != Enforcement::Off {
+            group.spawn_until_stopped("stalls", psi::run(host.clone(), events.clone()));
+        }
+        if config.features.oom_causes {
+            let kills = oom::run(host.clone(), self.clock.clone(), events.clone());
+            group.spawn_until_stopped("OOM kills", kills);
+            let oomd = oomd::run(self.bus_address.clone(), oomd::PAUSES, events.clone());
+            group.spawn_until_stopped("systemd-oomd", oomd);
         }
         let age = LeaseAge::default();
-        let kubelet = self.kubelet(age.clone());
-        let (events, stop) = (self.events.clone(), token.clone());
-        let asking = async move { kubelet.run(changes, events, stop).await };
-        group.spawn("kubelet", endless(asking));
-
-        if self.config.features.oom_causes {
-            let (host, clock) = (self.host.clone(), self.clock.clone());
-            let kills = oom::run(host, clock, self.events.clone(), token.clone());
-            group.spawn("OOM kills", endless(kills));
-            let (bus, pace) = (self.bus_address.clone(), oomd::Pace::default());
-            let oomd = oomd::run(bus, pace, self.events.clone(), token.clone());
-            group.spawn("systemd-oomd", endless(oomd));
+        let kubelet = self.kubelet(age.clone()).run(changes, events.clone());
+        group.spawn_until_stopped("kubelet", kubelet);
+        let (reads, writes) = (&self.reads.client, &self.writes.client);
+        let lease = lease::run(writes.clone(), config.node.clone(), age, reachable);
+        group.spawn_until_stopped("lease", lease);
+        if config.enforce {
+            let policies = policies::run(reads.clone(), config.node.clone(), events.clone());
+            group.spawn_until_stopped("policies", policies);
         }
-
-        let (node, client) = (self.config.node.clone(), self.writes.client.clone());
-        let ended = token.clone();
-        group.spawn("lease", async move {
-            tokio::select! {
-                () = ended.cancelled() => Ok::<_, Infallible>(()),
-                never = lease::run(client, &node, age, reachable) => match never {},
-            }
-        });
-        if self.config.enforce {
-            let (ended, it) = (token.clone(), self.watch());
-            group.spawn("policies", async move {
-                stoppable(ended, policies::run(it.client, &it.node, it.events)).await
-            });
-        }
-        let watch = self.watch();
-        let (pods, signs) = self.signs.clone();
-        let (ended, it) = (token.clone(), watch.clone());
-        group.spawn("watch of pods", async move {
-            stoppable(ended, pods::run(it.client, &it.node, it.hurry, pods, it.events)).await
-        });
-        group.spawn("watch of the node", async move {
-            stoppable(token, node::run(watch.client, &watch.node, watch.hurry, signs, watch.events))
-                .await
-        });
+        let (pods, node) = (self.watch(&self.signs.0), self.watch(&self.signs.1));
+        let pods = pods::run(reads.clone(), pods, events.clone());
+        group.spawn_until_stopped("watch of pods", pods);
+        let node = node::run(reads.clone(), node, events.clone());
+        group.spawn_until_stopped("watch of the node", node);
     }
 
-    fn watch(&self) -> Watch {
-        Watch {
-            client: self.reads.client.clone(),
-            node: self.config.node.clone(),
-            hurry: self.hurry.clone(),
-            events: self.events.clone(),
-        }
+    fn watch(&self, signs: &Signs) -> Watch {
+        Watch { node: self.config.node.clone(), signs: signs.clone(), hurry: self.hurry.clone() }
     }
 
     fn kubelet(&self, age: LeaseAge) -> KubeletSource {
-        let configz = self.config.kubelet_configz.zip(self.token_file.as_ref());
-        let settings = KubeletSettings {
-            units: self.config.kubelet_units.clone(),
-            healthz: self.config.kubelet_healthz,
-            configz: configz.map(|(address, token)| Configz {
-                address,
-                token: token.into(),
-                directory: self.config.kubelet_dir.clone(),
-            }),
-            period: PERIOD.min(self.config.features.stuck_times.dead),
-        };
+        let period = PERIOD.min(self.config.features.stuck_times.dead);
+        let token = self.token_file.as_deref();
+        let settings = KubeletSettings::new(&self.config.kubelet, token, period);
         let age = Box::new(move || age.get());
         KubeletSource::new(settings, self.bus_address.clone(), self.host.clone(), age)
     }
@@ -439,24 +396,6 @@ async fn booted_at(bus_address: &str) -> Option<Timestamp> {
         }
         Err(_) => None,
     }
-}
-
-/// Watches until `token` is cancelled. If the receiver of events is gone before then, that is an
-/// error.
-async fn stoppable(
-    token: CancellationToken,
-    watching: impl Future<Output = Closed>,
-) -> Result<(), Closed> {
-    tokio::select! {
-        () = token.cancelled() => Ok(()),
-        closed = watching => Err(closed),
-    }
-}
-
-/// Runs a task that cannot fail until `token` is cancelled.
-async fn endless(task: impl Future<Output = ()>) -> Result<(), Infallible> {
-    task.await;
-    Ok(())
 }
 
 #[cfg(test)]

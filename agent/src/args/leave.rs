@@ -3,20 +3,15 @@
 use std::path::PathBuf;
 
 use epilogue_runtime::client::ClientOptions;
-use epilogue_runtime::rate_limit::RateLimit;
 
-use super::RunArgsError;
-use super::run::{absolute, node_name};
+use super::host::{absolute, optional_client};
+use super::{HostArgs, RunArgsError};
 
 /// The flags of `leave`.
 #[derive(Debug, clap::Args)]
 pub struct LeaveArgs {
-    /// Directory that contains the host's files.
-    #[arg(long, value_name = "DIR", default_value = "/")]
-    pub root: PathBuf,
-    /// D-Bus address of the system bus. Without it: /run/dbus/system_bus_socket under --root.
-    #[arg(long, value_name = "ADDRESS", env = "DBUS_SYSTEM_BUS_ADDRESS")]
-    pub bus_address: Option<String>,
+    #[command(flatten)]
+    pub host: HostArgs,
     /// The directory of the agent's journal; under --root.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/epilogue-agent")]
     state_dir: PathBuf,
@@ -45,18 +40,9 @@ pub struct LeaveConfig {
 impl LeaveArgs {
     /// Builds the configuration; fails if a flag is invalid.
     pub fn config(&self) -> Result<LeaveConfig, RunArgsError> {
-        let state_dir = self.root.join(absolute("state-dir", &self.state_dir)?);
-        let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-        let api = if self.kubeconfig.is_some() || in_pod && self.node_name.is_some() {
-            let options = ClientOptions {
-                kubeconfig: self.kubeconfig.clone(),
-                user_agent: concat!("epilogue-agent/", env!("CARGO_PKG_VERSION")).to_owned(),
-                rate_limit: RateLimit::default(),
-            };
-            Some((options, node_name(self.node_name.clone(), &self.root)?))
-        } else {
-            None
-        };
+        let state_dir = self.host.root.join(absolute("state-dir", &self.state_dir)?);
+        let (kubeconfig, node) = (self.kubeconfig.as_deref(), self.node_name.as_deref());
+        let api = optional_client(kubeconfig, node, &self.host.root)?;
         Ok(LeaveConfig { state_dir, api })
     }
 }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use agent_core::time_span::TimeSpan;
 use epilogue_runtime::client::ClientOptions;
-use epilogue_runtime::rate_limit::RateLimit;
 
 /// The flags of `leave-status`.
 #[derive(Debug, clap::Args)]
@@ -26,10 +25,6 @@ pub struct LeaveStatusArgs {
 impl LeaveStatusArgs {
     /// How to reach the API.
     pub fn client(&self) -> ClientOptions {
-        ClientOptions {
-            kubeconfig: self.kubeconfig.clone(),
-            user_agent: concat!("epilogue-agent/", env!("CARGO_PKG_VERSION")).to_owned(),
-            rate_limit: RateLimit::default(),
-        }
+        super::host::client(self.kubeconfig.as_deref())
     }
 }

@@ -1,6 +1,5 @@
 //! Defines the flags of `run`.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use agent_core::agent::Features;
@@ -10,23 +9,19 @@ use agent_core::shutdown::priority_groups::{PriorityGroups, PriorityGroupsError}
 use clap::{ArgAction, ValueEnum};
 use epilogue_runtime::admin::BindAddress;
 use epilogue_runtime::client::ClientOptions;
-use epilogue_runtime::rate_limit::RateLimit;
 use epilogue_runtime::telemetry::{LogFilter, LogFormat};
 use epilogue_runtime::traces::{TraceError, TraceOptions};
 use thiserror::Error;
 
+use super::host::{absolute, client, node_name};
 use super::{
-    PressureArgs, PressureArgsError, PriorityGroupArgs, ScrapeArgs, ScrapeConfig, TraceArgs,
+    HostArgs, KubeletArgs, KubeletConfig, PressureArgs, PressureArgsError, PriorityGroupArgs,
+    ScrapeArgs, ScrapeConfig, TraceArgs,
 };
 use crate::cri::Sockets;
-use crate::source::pressure::KUBELET_DIR;
 
-/// The kernel's file with the host's name.
-const HOSTNAME_FILE: &str = "proc/sys/kernel/hostname";
 /// `system-cluster-critical`. Pods above it keep the node itself alive.
 const PRIORITY_MAX: i32 = 2_000_000_000;
-/// Maximum length of an object's name.
-const NAME_CHARS_MAX: usize = 253;
 
 /// The flags of `run`.
 #[derive(Clone, Debug, clap::Args)]
@@ -37,12 +32,8 @@ pub struct RunArgs {
     /// Kubeconfig file. Without it: the pod's service account, or what kubectl would use.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Directory that contains the host's files.
-    #[arg(long, value_name = "DIR", default_value = "/")]
-    root: PathBuf,
-    /// D-Bus address of the system bus. Without it: /run/dbus/system_bus_socket under --root.
-    #[arg(long, value_name = "ADDRESS", env = "DBUS_SYSTEM_BUS_ADDRESS")]
-    bus_address: Option<String>,
+    #[command(flatten)]
+    host: HostArgs,
     /// Directory of the journal, which must survive a reboot; under --root.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/epilogue-agent")]
     state_dir: PathBuf,
@@ -75,19 +66,8 @@ pub struct RunArgs {
     /// under --root. Empty for none; then the agent does nothing for a dead kubelet.
     #[arg(long, value_name = "ENDPOINT")]
     runtime_endpoint: Option<String>,
-    /// The kubelet's systemd unit. Of several, separated by commas, the first that is loaded
-    /// counts.
-    #[arg(long, value_name = "UNIT", default_value = "kubelet.service", value_delimiter = ',')]
-    kubelet_unit: Vec<String>,
-    /// The kubelet's directory, as in its --root-dir; under --root.
-    #[arg(long, value_name = "DIR", default_value = KUBELET_DIR)]
-    kubelet_root_dir: PathBuf,
-    /// Address at which the kubelet serves /healthz; empty for none.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10248")]
-    kubelet_healthz_address: String,
-    /// Address at which the kubelet serves /configz; empty for none.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10250")]
-    kubelet_address: String,
+    #[command(flatten)]
+    kubelet: KubeletArgs,
     /// Address at which the agent serves /livez, /readyz and /metrics; 0 for none. The agent is in
     /// the host's network: on all addresses, everyone can read them.
     #[arg(long, alias = "admin-address", value_name = "ADDRESS", default_value = "127.0.0.1:9465")]
@@ -156,14 +136,8 @@ pub struct Config {
     pub raise_delay: bool,
     /// The container runtime's sockets, if the agent may use it.
     pub runtime: Option<Sockets>,
-    /// Names of the kubelet's unit; the first that is loaded counts.
-    pub kubelet_units: Vec<String>,
-    /// The kubelet's directory on the host.
-    pub kubelet_dir: String,
-    /// The address of the kubelet's `/healthz`, if it serves it.
-    pub kubelet_healthz: Option<SocketAddr>,
-    /// The address of the kubelet's `/configz`, if it serves it.
-    pub kubelet_configz: Option<SocketAddr>,
+    /// Where the kubelet is.
+    pub kubelet: KubeletConfig,
     /// The address of the admin server.
     pub bind: BindAddress,
     /// How metrics are served over the network.
@@ -240,16 +214,11 @@ pub enum RunArgsError {
 impl RunArgs {
     /// Builds the configuration; fails if a flag is invalid or contradicts another.
     pub fn config(self) -> Result<Config, RunArgsError> {
-        let user_agent = concat!("epilogue-agent/", env!("CARGO_PKG_VERSION")).to_owned();
-        let under_root = absolute("state-dir", &self.state_dir)?;
-        let is_unit = |unit: &&String| unit.ends_with(".service") && !unit.contains('/');
-        if let Some(other) = self.kubelet_unit.iter().find(|unit| !is_unit(unit)) {
-            return Err(RunArgsError::KubeletUnit(other.clone()));
-        }
+        let HostArgs { root, bus_address } = self.host;
         let (features, doubts) = self.pressure.features()?;
         Ok(Config {
-            node: node_name(self.node_name, &self.root)?,
-            state_dir: self.root.join(under_root),
+            node: node_name(self.node_name.as_deref(), &root)?,
+            state_dir: root.join(absolute("state-dir", &self.state_dir)?),
             priority_groups: self.priority_groups.priority_groups()?,
             enforce: self.shutdown == Enforcement::Enforce,
             priority_max: self.priority_max,
@@ -260,53 +229,19 @@ impl RunArgs {
             },
             logind: self.logind,
             raise_delay: self.raise_delay,
-            runtime: runtime(self.runtime_endpoint, &self.root)?,
-            kubelet_units: self.kubelet_unit,
-            kubelet_dir: kubelet_dir(&self.kubelet_root_dir)?,
-            kubelet_healthz: address("kubelet-healthz-address", &self.kubelet_healthz_address)?,
-            kubelet_configz: address("kubelet-address", &self.kubelet_address)?,
+            runtime: runtime(self.runtime_endpoint, &root)?,
+            kubelet: self.kubelet.config()?,
             bind: self.metrics_bind_address,
             scrape: self.scrape.config(),
             own_pod: self.pod_uid.filter(|uid| !uid.is_empty()).map(PodUid),
-            client: ClientOptions {
-                kubeconfig: self.kubeconfig,
-                user_agent,
-                rate_limit: RateLimit::default(),
-            },
+            client: client(self.kubeconfig.as_deref()),
             features,
             traces: self.traces.options()?,
             doubts,
-            root: self.root,
-            bus_address: self.bus_address,
+            root,
+            bus_address,
         })
     }
-}
-
-pub(super) fn absolute<'a>(flag: &'static str, path: &'a Path) -> Result<&'a Path, RunArgsError> {
-    path.strip_prefix("/").map_err(|_| RunArgsError::Relative { flag, path: path.to_owned() })
-}
-
-/// The kubelet's directory as text: its paths contain the names of pods, which are text.
-pub(super) fn kubelet_dir(given: &Path) -> Result<String, RunArgsError> {
-    absolute("kubelet-root-dir", given)?;
-    given.to_str().map(str::to_owned).ok_or_else(|| RunArgsError::NoText(given.to_owned()))
-}
-
-/// A kubelet registers the host's name, or the one from its flag, in lower case.
-pub(super) fn node_name(given: Option<String>, root: &Path) -> Result<String, RunArgsError> {
-    let name = given.map_or_else(|| host_name(root), Ok)?.to_lowercase();
-    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
-    if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(good) {
-        return Err(RunArgsError::NodeName(name));
-    }
-    Ok(name)
-}
-
-fn host_name(root: &Path) -> Result<String, RunArgsError> {
-    let path = root.join(HOSTNAME_FILE);
-    let text = std::fs::read_to_string(&path);
-    text.map(|text| text.trim().to_owned())
-        .map_err(|source| RunArgsError::HostName { path, source })
 }
 
 fn runtime(endpoint: Option<String>, root: &Path) -> Result<Option<Sockets>, RunArgsError> {
@@ -318,17 +253,10 @@ fn runtime(endpoint: Option<String>, root: &Path) -> Result<Option<Sockets>, Run
     Ok(Some(Sockets::new(Some(endpoint), root)))
 }
 
-pub(super) fn address(flag: &'static str, text: &str) -> Result<Option<SocketAddr>, RunArgsError> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let bad = |_| RunArgsError::Address { flag, text: text.to_owned() };
-    text.parse().map(Some).map_err(bad)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::host::HOSTNAME_FILE;
     use crate::args::{Args, Command};
     use clap::Parser as _;
 
@@ -371,9 +299,9 @@ mod tests {
         assert!(!config.enforce && !config.raise_delay && config.priority_groups.is_none());
         assert_eq!((config.bare_pods, config.priority_max), (BarePods::DeadlineLever, -1));
         assert!(format!("{:?}", config.runtime).contains("[\"/run/crio/crio.sock\"]"));
-        assert!(config.kubelet_healthz.is_none() && config.bind == BindAddress::Off);
+        assert!(config.kubelet.healthz.is_none() && config.bind == BindAddress::Off);
         assert_eq!(config.state_dir, Path::new("/host/var/lib/epilogue-agent"));
-        assert_eq!(config.kubelet_dir, "/var/lib/k0s/kubelet");
+        assert_eq!(config.kubelet.dir, "/var/lib/k0s/kubelet");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use kube::{Client, Config};
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
-use crate::trial::{JSON, STRATEGIC, send, some_pod};
+use crate::calls::{JSON, STRATEGIC, send, some_pod};
 
 /// Maximum time for all questions together.
 const ASK_MAX: Duration = Duration::from_secs(10);

@@ -38,19 +38,6 @@ pub struct Client {
     stops: Arc<Semaphore>,
 }
 
-/// The method to call, and its name in failures.
-#[derive(Clone, Copy)]
-struct Call {
-    path: &'static str,
-    name: &'static str,
-}
-
-impl Call {
-    fn of(path: &'static str) -> Self {
-        Self { path, name: path.rsplit('/').next().unwrap_or(path) }
-    }
-}
-
 impl Client {
     /// Makes a client of the runtime at `socket`; connects with the first call.
     pub fn new(socket: &Path) -> Result<Self, CriError> {
@@ -79,38 +66,22 @@ impl Client {
         Ok(answer.status.unwrap_or_default().conditions)
     }
 
-    /// All sandboxes.
-    pub async fn sandboxes(&self) -> Result<Vec<wire::PodSandbox>, CriError> {
-        let request = wire::ListPodSandboxRequest { filter: None };
+    /// The sandboxes of a pod, or all, ready or not.
+    pub async fn sandboxes(&self, of: Option<&PodUid>) -> Result<Vec<wire::PodSandbox>, CriError> {
+        let filter = of.map(|uid| wire::PodSandboxFilter { label_selector: selector(uid) });
+        let request = wire::ListPodSandboxRequest { filter };
         let answer: wire::ListPodSandboxResponse =
             self.read(path::LIST_POD_SANDBOX, request).await?;
-        Ok(answer.items)
+        Ok(answer.items.into_iter().filter(|item| is_of(&item.labels, of)).collect())
     }
 
-    /// A pod's sandboxes, ready or not.
-    pub async fn sandboxes_of(&self, uid: &PodUid) -> Result<Vec<wire::PodSandbox>, CriError> {
-        let filter = wire::PodSandboxFilter { label_selector: selector(uid) };
-        let request = wire::ListPodSandboxRequest { filter: Some(filter) };
-        let answer: wire::ListPodSandboxResponse =
-            self.read(path::LIST_POD_SANDBOX, request).await?;
-        Ok(answer.items.into_iter().filter(|item| is_of(&item.labels, uid)).collect())
-    }
-
-    /// All containers, with exited ones.
-    pub async fn containers(&self) -> Result<Vec<wire::Container>, CriError> {
-        let request = wire::ListContainersRequest { filter: None };
+    /// The containers of a pod, or all, with exited ones.
+    pub async fn containers(&self, of: Option<&PodUid>) -> Result<Vec<wire::Container>, CriError> {
+        let filter = of.map(|uid| wire::ContainerFilter { label_selector: selector(uid) });
+        let request = wire::ListContainersRequest { filter };
         let answer: wire::ListContainersResponse =
             self.read(path::LIST_CONTAINERS, request).await?;
-        Ok(answer.containers)
-    }
-
-    /// A pod's containers, with exited ones.
-    pub async fn containers_of(&self, uid: &PodUid) -> Result<Vec<wire::Container>, CriError> {
-        let filter = wire::ContainerFilter { label_selector: selector(uid) };
-        let request = wire::ListContainersRequest { filter: Some(filter) };
-        let answer: wire::ListContainersResponse =
-            self.read(path::LIST_CONTAINERS, request).await?;
-        Ok(answer.containers.into_iter().filter(|item| is_of(&item.labels, uid)).collect())
+        Ok(answer.containers.into_iter().filter(|item| is_of(&item.labels, of)).collect())
     }
 
     /// The status of one container; `None` if it does not exist.
@@ -173,7 +144,7 @@ impl Client {
         Q: Message + Send + Sync + 'static,
         A: Message + Default + Send + Sync + 'static,
     {
-        self.call(&self.reads, Call::of(path), request, within).await
+        self.call(&self.reads, path, request, within).await
     }
 
     async fn stop<Q>(
@@ -185,7 +156,7 @@ impl Client {
     where
         Q: Message + Send + Sync + 'static,
     {
-        let done = self.call(&self.stops, Call::of(path), request, within).await;
+        let done = self.call(&self.stops, path, request, within).await;
         match done {
             Ok(wire::Empty {}) => Ok(()),
             // NotFound means stopped. ([AP25])
@@ -198,7 +169,7 @@ impl Client {
     async fn call<Q, A>(
         &self,
         turns: &Semaphore,
-        call: Call,
+        path: &'static str,
         request: Q,
         within: Duration,
     ) -> Result<A, CriError>
@@ -211,13 +182,14 @@ impl Client {
             let mut grpc =
                 Grpc::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-            let path = PathAndQuery::from_static(call.path);
+            let path = PathAndQuery::from_static(path);
             grpc.unary(Request::new(request), path, ProstCodec::<Q, A>::default()).await
         };
+        let call = path.rsplit('/').next().unwrap_or(path);
         match timeout(within, answer).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(CriError::Refused { call: call.name, status: Box::new(status) }),
-            Err(_) => Err(CriError::NoAnswer { call: call.name, within }),
+            Ok(Err(status)) => Err(CriError::Refused { call, status: Box::new(status) }),
+            Err(_) => Err(CriError::NoAnswer { call, within }),
         }
     }
 }
@@ -226,8 +198,8 @@ fn selector(uid: &PodUid) -> BTreeMap<String, String> {
     BTreeMap::from([(wire::POD_UID_LABEL.to_owned(), uid.0.clone())])
 }
 
-/// Whether the labels are the pod's. The agent checks this again: a runtime that ignores filters
-/// would make it stop another pod's containers.
-fn is_of(labels: &BTreeMap<String, String>, uid: &PodUid) -> bool {
-    labels.get(wire::POD_UID_LABEL) == Some(&uid.0)
+/// Whether the labels are the pod's, if one is asked for. The agent checks this again: a runtime
+/// that ignores filters would make it stop another pod's containers.
+fn is_of(labels: &BTreeMap<String, String>, pod: Option<&PodUid>) -> bool {
+    pod.is_none_or(|uid| labels.get(wire::POD_UID_LABEL) == Some(&uid.0))
 }

@@ -49,8 +49,8 @@ fn unreached(error: &CriError) -> RuntimeFacts {
 async fn ask(client: &Client) -> Result<RuntimeAnswers, CriError> {
     let version = client.version().await?;
     let conditions = client.status().await?;
-    let sandboxes = client.sandboxes().await?;
-    let containers = client.containers().await?;
+    let sandboxes = client.sandboxes(None).await?;
+    let containers = client.containers(None).await?;
     let made = sandboxes.iter().map(|sandbox| sandbox.created_at);
     let made = made.chain(containers.iter().map(|container| container.created_at)).max();
     let pods: BTreeSet<_> =

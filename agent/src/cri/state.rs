@@ -8,9 +8,7 @@ use tokio::time::timeout;
 
 use super::client::{Client, READ_TIME_MAX};
 use super::error::CriError;
-use super::wire::{
-    CONTAINER_NAME_LABEL, Container, ContainerState, ContainerStatus, PodSandbox, PodSandboxState,
-};
+use super::wire::{CONTAINER_NAME_LABEL, Container, ContainerState, PodSandbox, PodSandboxState};
 
 /// A pod's containers and sandboxes, as listed.
 #[derive(Debug)]
@@ -27,9 +25,9 @@ impl Listed {
     /// sandbox, which is then ready. In the other order it would not show at all.
     pub(super) async fn read(client: &Client, uid: &PodUid) -> Result<Self, CriError> {
         let lists = async {
-            let mut containers = client.containers_of(uid).await?;
+            let mut containers = client.containers(Some(uid)).await?;
             containers.sort_by_key(|container| container.created_at);
-            Ok(Self { containers, sandboxes: client.sandboxes_of(uid).await? })
+            Ok(Self { containers, sandboxes: client.sandboxes(Some(uid)).await? })
         };
         in_time("ListContainers", lists).await
     }
@@ -104,14 +102,10 @@ async fn with_exit(client: &Client, listed: &Container) -> Result<RuntimeContain
     if let Some(status) = client.container(&listed.id).await? {
         container.exited = status.state() == ContainerState::Exited;
         container.exit_code = container.exited.then_some(status.exit_code);
-        container.finished_at = finished_at(&status);
+        container.finished_at = timestamp(status.finished_at);
         container.reason = status.reason;
     }
     Ok(container)
-}
-
-fn finished_at(status: &ContainerStatus) -> Option<Timestamp> {
-    timestamp(status.finished_at)
 }
 
 /// A time from the runtime; `None` if it is 0 or less.

@@ -1,24 +1,30 @@
-//! Opens a connection: name to address, TCP, TLS, HTTP/2.
+//! Opens a connection: name to address, TCP and TLS by the connector of the runtime's client, then
+//! HTTP/2.
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use std::vec;
 
+use epilogue_runtime::client;
+use http::Uri;
 use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::client::legacy::connect::{Connection as _, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use kube::client::{Body, ConfigExt as _};
+use kube::client::Body;
 use parking_lot::Mutex;
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::lookup_host;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
-
-use super::heard::{Counted, Heard};
+use tokio_util::io::InspectReader;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, ServiceExt as _, service_fn};
 
 /// Maximum time of all steps together: five round trips of 200 ms, and time for a busy server.
 const OPEN_MAX: Duration = Duration::from_secs(3);
@@ -34,17 +40,24 @@ const WINDOW_BYTES: (u32, u32) = (256 << 10, 1 << 20);
 
 /// The task that drives the connection.
 type Driver = Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>;
+/// Looks up the addresses of a name.
+type Resolver = BoxCloneSyncService<Name, vec::IntoIter<SocketAddr>, io::Error>;
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+/// How many bytes have arrived on a connection: that tells a slow server from a dead path.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Heard(Arc<AtomicU64>);
+
+impl Heard {
+    /// How many bytes so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// The server to connect to.
 pub struct Target {
-    host: String,
-    port: u16,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
-    /// The addresses that the last lookup found.
-    known: Mutex<Vec<SocketAddr>>,
+    url: Uri,
+    connector: HttpsConnector<HttpConnector<Resolver>>,
 }
 
 /// A connection that was opened.
@@ -63,18 +76,9 @@ pub enum ConnectError {
     /// The configuration's certificates or keys are unusable.
     #[error("the certificates or keys for {0} cannot be used")]
     Tls(String, #[source] kube::Error),
-    /// The name is not valid for TLS.
-    #[error("{0:?} cannot be the name in a certificate")]
-    ServerName(String),
-    /// The host's name has no address.
-    #[error("cannot find the address of {0}")]
-    Resolve(String, #[source] io::Error),
-    /// There is no TCP connection.
+    /// The host's name has no address, or there is no TCP connection, or no TLS session.
     #[error("cannot connect to {0}")]
-    Tcp(String, #[source] io::Error),
-    /// There is no TLS session.
-    #[error("no TLS session with {0}")]
-    Handshake(String, #[source] io::Error),
+    Connect(String, #[source] BoxError),
     /// The server does not speak HTTP/2.
     #[error(
         "{0} does not speak HTTP/2; give the address of the API server itself in place of a \
@@ -95,18 +99,16 @@ pub enum ConnectError {
 impl Target {
     /// The API server of a client's configuration.
     pub fn new(config: &kube::Config) -> Result<Self, ConnectError> {
-        let url = &config.cluster_url;
-        let bad = || ConnectError::Address(url.to_string());
-        let host = url.host().ok_or_else(bad)?;
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let secure = match url.scheme_str() {
-            Some("https") => true,
-            Some("http") => false,
-            _ => return Err(bad()),
-        };
-        let port = url.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        let tls = if secure { Some(tls(config, &host)?) } else { None };
-        Ok(Self { host, port, tls, known: Mutex::default() })
+        let url = config.cluster_url.clone();
+        if url.host().is_none() || !matches!(url.scheme_str(), Some("https" | "http")) {
+            return Err(ConnectError::Address(url.to_string()));
+        }
+        let mut tcp = HttpConnector::new_with_resolver(resolver());
+        tcp.set_connect_timeout(Some(OPEN_MAX));
+        match client::connector(config, tcp) {
+            Ok(connector) => Ok(Self { url, connector }),
+            Err(source) => Err(ConnectError::Tls(url.to_string(), source)),
+        }
     }
 
     /// Opens a connection.
@@ -116,13 +118,17 @@ impl Target {
     }
 
     async fn try_open(&self) -> Result<Opened, ConnectError> {
-        let addresses = self.addresses().await?;
+        let stream = self.connector.clone().oneshot(self.url.clone()).await;
+        let stream = stream.map_err(|source| ConnectError::Connect(self.to_string(), source))?;
+        let is_tls = self.url.scheme_str() == Some("https");
+        if is_tls && !stream.connected().is_negotiated_h2() {
+            return Err(ConnectError::NoHttp2(self.to_string()));
+        }
         let heard = Heard::default();
-        let stream = self.tcp(&addresses).await?;
-        // Patches are small, and must not wait for the next one.
-        let failed = |source| ConnectError::Tcp(self.to_string(), source);
-        stream.set_nodelay(true).map_err(failed)?;
-        let stream = self.secure(Counted::new(stream, heard.clone())).await?;
+        let count = Arc::clone(&heard.0);
+        let stream = InspectReader::new(TokioIo::new(stream), move |bytes: &[u8]| {
+            count.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        });
         let mut builder = Builder::new(TokioExecutor::new());
         let handshake = builder
             .timer(TokioTimer::new())
@@ -137,74 +143,33 @@ impl Target {
             handshake.map_err(|source| ConnectError::Http2(self.to_string(), source))?;
         Ok(Opened { sender, connection: Box::pin(connection), heard })
     }
-
-    async fn addresses(&self) -> Result<Vec<SocketAddr>, ConnectError> {
-        if let Ok(address) = self.host.parse::<IpAddr>() {
-            return Ok(vec![SocketAddr::new(address, self.port)]);
-        }
-        let looking = tokio::net::lookup_host((self.host.as_str(), self.port));
-        let found = match timeout(RESOLVE_MAX, looking).await {
-            Ok(found) => found.map(Vec::from_iter),
-            Err(_) => Err(io::ErrorKind::TimedOut.into()),
-        };
-        let mut known = self.known.lock();
-        match found {
-            Ok(found) if !found.is_empty() => known.clone_from(&found),
-            Err(source) if known.is_empty() => {
-                return Err(ConnectError::Resolve(self.host.clone(), source));
-            }
-            _ => {}
-        }
-        Ok(known.clone())
-    }
-
-    /// Connects to the first address that accepts.
-    async fn tcp(&self, addresses: &[SocketAddr]) -> Result<TcpStream, ConnectError> {
-        let each = OPEN_MAX / u32::try_from(addresses.len() + 1).unwrap_or(u32::MAX);
-        let mut last = io::ErrorKind::AddrNotAvailable.into();
-        for address in addresses {
-            match timeout(each, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => last = error,
-                Err(_) => last = io::ErrorKind::TimedOut.into(),
-            }
-        }
-        Err(ConnectError::Tcp(self.to_string(), last))
-    }
-
-    async fn secure(&self, stream: Counted<TcpStream>) -> Result<Box<dyn Stream>, ConnectError> {
-        let Some((connector, name)) = &self.tls else { return Ok(Box::new(stream)) };
-        let stream = connector
-            .connect(name.clone(), stream)
-            .await
-            .map_err(|source| ConnectError::Handshake(self.to_string(), source))?;
-        if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-            return Err(ConnectError::NoHttp2(self.to_string()));
-        }
-        Ok(Box::new(stream))
-    }
 }
 
-fn tls(
-    config: &kube::Config,
-    host: &str,
-) -> Result<(TlsConnector, ServerName<'static>), ConnectError> {
-    let name = config.tls_server_name.as_deref().unwrap_or(host);
-    let name = ServerName::try_from(name.to_owned())
-        .map_err(|_| ConnectError::ServerName(name.to_owned()))?;
-    let mut tls = config
-        .rustls_client_config()
-        .map_err(|source| ConnectError::Tls(config.cluster_url.to_string(), source))?;
-    tls.alpn_protocols = vec![b"h2".to_vec()];
-    Ok((TlsConnector::from(Arc::new(tls)), name))
+/// Looks names up, and remembers the addresses that the last lookup found.
+fn resolver() -> Resolver {
+    let known: Arc<Mutex<Vec<SocketAddr>>> = Arc::default();
+    BoxCloneSyncService::new(service_fn(move |name: Name| {
+        let known = Arc::clone(&known);
+        async move {
+            // The connector sets the port.
+            let found = match timeout(RESOLVE_MAX, lookup_host((name.as_str(), 0))).await {
+                Ok(found) => found.map(Vec::from_iter),
+                Err(_) => Err(io::ErrorKind::TimedOut.into()),
+            };
+            let mut known = known.lock();
+            match found {
+                Ok(found) if !found.is_empty() => *known = found,
+                Err(error) if known.is_empty() => return Err(error),
+                _ => {}
+            }
+            Ok(known.clone().into_iter())
+        }
+    }))
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.parse::<IpAddr>() {
-            Ok(address) => SocketAddr::new(address, self.port).fmt(formatter),
-            Err(_) => write!(formatter, "{}:{}", self.host, self.port),
-        }
+        formatter.write_str(self.url.authority().map_or("", |authority| authority.as_str()))
     }
 }
 

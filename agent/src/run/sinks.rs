@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use agent_core::protocol::action::{Action, Notice};
-use agent_core::protocol::event::{ActionResult, Now};
+use agent_core::protocol::action::Action;
+use agent_core::protocol::event::ActionResult;
 use epilogue_common::outcome::{Failure, FailureKind};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 
+use crate::clock::Clock;
 use crate::cri::{Runtime, Stop};
 use crate::driver::{Lane, Sinks};
 use crate::sink::api::ApiSink;
@@ -17,9 +18,11 @@ use crate::sink::logind::LogindSink;
 use crate::sink::measure::MeasureSink;
 
 /// The sinks.
+#[derive(Clone)]
 pub(super) struct AllSinks {
     pub(super) api: ApiSink,
     pub(super) notices: EventSink,
+    pub(super) clock: Clock,
     pub(super) logind: Arc<LogindSink>,
     pub(super) journal: JournalSink,
     /// `None` if the agent may not use the runtime.
@@ -38,37 +41,26 @@ impl Sinks for AllSinks {
     }
 
     fn carry_out(&self, action: Action) -> BoxFuture<'static, ActionResult> {
-        match self.lane(&action) {
-            Lane::Logind => {
-                let logind = Arc::clone(&self.logind);
-                async move { logind.carry_out(&action).await }.boxed()
-            }
-            Lane::Journal => {
-                let journal = self.journal.clone();
-                async move { journal.carry_out(&action).await }.boxed()
-            }
-            Lane::Free => match action {
-                Action::RaiseDelay { .. } => {
-                    let logind = Arc::clone(&self.logind);
-                    async move { logind.carry_out(&action).await }.boxed()
+        let sinks = self.clone();
+        let carried_out = async move {
+            match action {
+                Action::TakeLock | Action::ReleaseLock | Action::RaiseDelay { .. } => {
+                    sinks.logind.carry_out(&action).await
                 }
+                Action::Journal(_) | Action::CloseJournal => sinks.journal.carry_out(&action).await,
                 Action::Measure | Action::MeasurePods { .. } => {
-                    let measure = self.measure.clone();
-                    async move { measure.carry_out(action).await }.boxed()
+                    sinks.measure.carry_out(action).await
                 }
                 Action::StopPod { .. } | Action::InspectPod(_) => {
-                    runtime(self.runtime.clone(), action).boxed()
+                    runtime(sinks.runtime, action).await
                 }
-                action => {
-                    let api = self.api.clone();
-                    async move { api.carry_out(action).await }.boxed()
+                Action::EmitEvent(notice) => {
+                    sinks.notices.emit(&notice, sinks.clock.now().wall).await
                 }
-            },
-        }
-    }
-
-    fn emit_event(&self, notice: Notice, now: Now) {
-        self.notices.emit(notice, now.wall);
+                action => sinks.api.carry_out(action).await,
+            }
+        };
+        carried_out.boxed()
     }
 }
 

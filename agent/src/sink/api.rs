@@ -11,13 +11,14 @@ use epilogue_common::names::node::{READINESS, SHUTTING_DOWN_TAINT, STATE};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::api_error::classify;
 use epilogue_runtime::reply;
-use http::{Method, Request, header};
+use http::{HeaderValue, Method, header};
 use kube::Client;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
+use crate::calls::{JSON, MERGE, STRATEGIC, is_our_taint, request};
 use crate::metrics::ApiMetrics;
 use crate::source::wire_pod::WirePod;
 
@@ -25,9 +26,6 @@ use crate::source::wire_pod::WirePod;
 const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 /// The agent's name in `managedFields`.
 const MANAGER: &str = "epilogue-agent";
-const MERGE: &str = "application/merge-patch+json";
-const STRATEGIC: &str = "application/strategic-merge-patch+json";
-const JSON: &str = "application/json";
 /// A write needs only the metadata of its result.
 const BRIEF: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
@@ -75,7 +73,6 @@ impl ApiSink {
     pub async fn carry_out(&self, action: Action) -> ActionResult {
         let verb = verb(&action).unwrap_or("none");
         let begun = Instant::now();
-        self.metrics.begun();
         let result = match timeout(ATTEMPT_MAX, self.attempt(&action)).await {
             Ok(result) => result,
             Err(_) => failed(&action, no_answer()),
@@ -145,12 +142,12 @@ impl ApiSink {
         let mut taints = node.spec.taints;
         let before = taints.len();
         if present {
-            if taints.iter().any(is_ours) {
+            if taints.iter().any(is_our_taint) {
                 return Ok(());
             }
             taints.push(json!({"key": SHUTTING_DOWN_TAINT, "effect": "NoSchedule"}));
         } else {
-            taints.retain(|taint| !is_ours(taint));
+            taints.retain(|taint| !is_our_taint(taint));
             if taints.len() == before {
                 return Ok(());
             }
@@ -167,7 +164,7 @@ impl ApiSink {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
-        let request = Request::get(path).body(Vec::new()).map_err(malformed)?;
+        let request = request(Method::GET, path, None)?;
         reply::read(&self.client, request).await.map_err(classify)
     }
 
@@ -177,19 +174,10 @@ impl ApiSink {
     }
 
     async fn send(&self, method: Method, path: &str, kind: &str, body: &Value) -> Outcome<()> {
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::CONTENT_TYPE, kind)
-            .header(header::ACCEPT, BRIEF)
-            .body(body.to_string().into_bytes())
-            .map_err(malformed)?;
+        let mut request = request(method, path, Some((kind, body)))?;
+        request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(BRIEF));
         self.client.request_text(request).await.map(drop).map_err(classify)
     }
-}
-
-fn is_ours(taint: &Value) -> bool {
-    taint["key"] == SHUTTING_DOWN_TAINT && taint["effect"] == "NoSchedule"
 }
 
 fn pod_path(pod: &PodRef) -> String {
@@ -221,10 +209,6 @@ fn failed(action: &Action, failure: Failure) -> ActionResult {
 fn no_answer() -> Failure {
     let words = format!("no answer within {} s", ATTEMPT_MAX.as_secs());
     Failure::new(FailureKind::Unknown, words)
-}
-
-fn malformed(error: http::Error) -> Failure {
-    classify(kube::Error::HttpError(error))
 }
 
 impl std::fmt::Debug for ApiSink {

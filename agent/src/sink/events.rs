@@ -1,131 +1,68 @@
-//! Writes events for people, in the background when no more important write waits. Nothing depends
-//! on events: without room, or without an answer, one is counted and dropped.
+//! Writes events for people: one attempt each, over the connection for reads. The core alone paces
+//! them: how many wait, how many are written at once, and that none about a pod goes out before all
+//! pods of a shutdown are marked. Nothing depends on an event.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use agent_core::agent::Status;
 use agent_core::protocol::action::Notice;
-use http::{Request, header};
+use agent_core::protocol::event::ActionResult;
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+use epilogue_runtime::api_error::classify;
+use http::Method;
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Map, Value, json};
-use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
-use crate::metrics::{EventFate, Metrics};
+use crate::calls::{JSON, request};
+use crate::metrics::Metrics;
 
-/// Maximum number of queued notices. A shutdown emits one for each pod, and a node has a few
-/// hundred.
-const QUEUE_LENGTH_MAX: usize = 512;
 /// How long one event may take to be written.
 const WRITE_MAX: Duration = Duration::from_secs(2);
-/// How long an event waits for more important writes.
-const YIELD_MAX: Duration = Duration::from_secs(10);
 /// Maximum bytes of a message in the API's validation.
 const NOTE_BYTES_MAX: usize = 1024;
 /// The reporting controller; the API wants a qualified name.
 const REPORTER: &str = "epilogue.dev/agent";
 
-/// The queue's sender.
-#[derive(Clone, Debug)]
+/// Writes events. Clones share the count.
+#[derive(Clone)]
 pub struct EventSink {
-    queue: mpsc::Sender<(Timestamp, Notice)>,
-    metrics: Metrics,
-}
-
-/// Writes the queued events.
-pub struct EventWriter {
     client: Client,
-    node: Arc<str>,
-    queue: mpsc::Receiver<(Timestamp, Notice)>,
-    status: watch::Receiver<Status>,
+    node: String,
+    /// How many events were written, or tried.
+    count: Arc<AtomicU64>,
     metrics: Metrics,
 }
 
 impl EventSink {
-    /// Makes the queue's sender and its writer.
-    pub fn new(
-        client: Client,
-        node: &str,
-        status: watch::Receiver<Status>,
-        metrics: Metrics,
-    ) -> (Self, EventWriter) {
-        let (sender, queue) = mpsc::channel(QUEUE_LENGTH_MAX);
-        let writer =
-            EventWriter { client, node: node.into(), queue, status, metrics: metrics.clone() };
-        (Self { queue: sender, metrics }, writer)
+    /// A sink for the events of this node's agent.
+    pub fn new(client: Client, node: String, metrics: Metrics) -> Self {
+        Self { client, node, count: Arc::default(), metrics }
     }
 
-    /// Queues a notice; never waits.
-    pub fn emit(&self, notice: Notice, at: Timestamp) {
-        if self.queue.try_send((at, notice)).is_err() {
-            self.metrics.event(EventFate::Dropped);
+    /// Writes an event of now.
+    pub async fn emit(&self, notice: &Notice, now: Timestamp) -> ActionResult {
+        let written = timeout(WRITE_MAX, self.write(notice, now)).await.unwrap_or_else(|_| {
+            let words = format!("no answer within {} s", WRITE_MAX.as_secs());
+            Err(Failure::new(FailureKind::Unknown, words))
+        });
+        if let Err(failure) = &written {
+            tracing::debug!(%failure, reason = notice.reason, "event not written");
         }
-    }
-}
-
-impl EventWriter {
-    /// Writes until `token` is cancelled.
-    pub async fn run(mut self, token: CancellationToken) {
-        tokio::select! {
-            () = token.cancelled() => {}
-            () = self.write_for_ever() => {}
-        }
+        self.metrics.event(written.is_ok());
+        ActionResult::Done(written)
     }
 
-    async fn write_for_ever(&mut self) {
-        let mut number = 0_u64;
-        while let Some((at, notice)) = self.queue.recv().await {
-            self.give_way().await;
-            number = number.wrapping_add(1);
-            let fate = match timeout(WRITE_MAX, self.write(&notice, at, number)).await {
-                Ok(Ok(())) => EventFate::Written,
-                Ok(Err(error)) => {
-                    tracing::debug!(%error, reason = notice.reason, "event not written");
-                    EventFate::Failed
-                }
-                Err(_) => EventFate::Failed,
-            };
-            self.metrics.event(fate);
-        }
-    }
-
-    /// Waits until no mark, no deletion and no report is in flight. A slow server, or one that
-    /// counts requests, has none to spare for events.
-    async fn give_way(&mut self) {
-        let metrics = self.metrics.clone();
-        let quiet = async {
-            while self.status.wait_for(is_quiet).await.is_ok() {
-                if metrics.api().in_flight() == 0 {
-                    return;
-                }
-                metrics.api().idle().await;
-            }
-        };
-        // An event that waits too long goes out anyway.
-        let _ = timeout(YIELD_MAX, quiet).await;
-    }
-
-    async fn write(&self, notice: &Notice, at: Timestamp, number: u64) -> Result<(), kube::Error> {
-        let event = event(notice, &self.node, at, number);
+    async fn write(&self, notice: &Notice, now: Timestamp) -> Outcome<()> {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let event = event(notice, &self.node, now, number);
         let namespace = notice.pod.as_ref().map_or("default", |pod| pod.namespace.as_str());
         let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
-        let request = Request::post(path)
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(event.to_string().into_bytes())
-            .map_err(kube::Error::HttpError)?;
-        self.client.request_text(request).await.map(drop)
+        let request = request(Method::POST, &path, Some((JSON, &event)))?;
+        self.client.request_text(request).await.map(drop).map_err(classify)
     }
-}
-
-/// Whether no shutdown is in the middle of its writes.
-fn is_quiet(status: &Status) -> bool {
-    status
-        .shutdown
-        .as_ref()
-        .is_none_or(|it| it.cancelled || (it.marked_after.is_some() && it.unacknowledged == 0))
 }
 
 /// The event's body. The number distinguishes it from others of the same moment. For a node,
@@ -172,9 +109,9 @@ fn prefix(text: &str, bytes_max: usize) -> &str {
     &text[..end]
 }
 
-impl std::fmt::Debug for EventWriter {
+impl std::fmt::Debug for EventSink {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("EventWriter").field("node", &self.node).finish_non_exhaustive()
+        formatter.debug_struct("EventSink").field("node", &self.node).finish_non_exhaustive()
     }
 }
 
@@ -234,10 +171,5 @@ mod tests {
             event(&notice(None, "why".into()), "n1", at(), number)["metadata"]["name"].clone()
         };
         assert_ne!(name(1), name(2));
-    }
-
-    #[test]
-    fn events_wait_while_a_shutdown_marks_and_reports() {
-        assert!(is_quiet(&Status::default()));
     }
 }

@@ -26,16 +26,11 @@ const HEAD: usize = 8;
 /// Why the journal could not be read or written.
 #[derive(Debug, Error)]
 pub enum JournalError {
-    /// Its directory cannot be made.
-    #[error("cannot make the journal's directory {path}")]
-    Directory {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    /// Its file cannot be opened.
-    #[error("cannot open the journal {path}")]
-    Open {
+    /// The file system refuses it.
+    #[error("cannot {doing} {path}")]
+    File {
+        /// What was tried, and on what.
+        doing: &'static str,
         path: PathBuf,
         #[source]
         source: io::Error,
@@ -43,26 +38,20 @@ pub enum JournalError {
     /// Another process has it open.
     #[error("another agent has the journal {path} open")]
     Taken { path: PathBuf },
-    /// Its content cannot be read.
-    #[error("cannot read the journal {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    /// A record, or the end of the journal, cannot be written.
-    #[error("cannot write the journal {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
     /// It is too large.
     #[error("the journal {path} would have more than {} MiB", BYTES_MAX >> 20)]
     Full { path: PathBuf },
     /// A record cannot be encoded, or is too long.
     #[error("a record is not fit for the journal: {0}")]
     Record(String),
+}
+
+impl JournalError {
+    /// What turns the system's error into this one.
+    fn file(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::File { doing, path: path.clone(), source }
+    }
 }
 
 /// Carries out the actions on the journal. The driver passes one action after the other, so the
@@ -164,13 +153,13 @@ impl Journal {
         let dir = path.parent().expect("the path must have been joined to a directory");
         if !dir.is_dir() {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-            made.map_err(|source| JournalError::Directory { path: dir.to_owned(), source })?;
+            made.map_err(JournalError::file("make the journal's directory", dir))?;
         }
         let mut options = OpenOptions::new();
         let opened =
             options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-        let unopened = |source| JournalError::Open { path: path.clone(), source };
-        let mut file = opened.map_err(unopened)?;
+        let unopened = JournalError::file("open the journal", path);
+        let mut file = opened.map_err(&unopened)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -180,9 +169,9 @@ impl Journal {
         }
         // The file's name has to survive too.
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(unopened)?;
-        let unread = |source| JournalError::Read { path: path.clone(), source };
+        let unread = JournalError::file("read the journal", path);
         let mut bytes = Vec::new();
-        (&mut file).take(BYTES_MAX).read_to_end(&mut bytes).map_err(unread)?;
+        (&mut file).take(BYTES_MAX).read_to_end(&mut bytes).map_err(&unread)?;
         let length = file.metadata().map_err(unread)?.len();
         let content = read(&bytes);
         let notes = self.notes(&content, length);
@@ -222,16 +211,15 @@ impl Journal {
         if end > BYTES_MAX {
             return Err(JournalError::Full { path });
         }
-        open.write(&bytes).map_err(|source| JournalError::Write { path, source })?;
+        open.write(&bytes).map_err(JournalError::file("write the journal", &path))?;
         open.end = end;
         Ok(())
     }
 
     fn clear(&mut self) -> Result<(), JournalError> {
-        let path = self.path.clone();
+        let unwritten = JournalError::file("write the journal", &self.path);
         let open = self.opened()?;
-        let cut = open.file.set_len(0).and_then(|()| open.file.sync_all());
-        cut.map_err(|source| JournalError::Write { path, source })?;
+        open.file.set_len(0).and_then(|()| open.file.sync_all()).map_err(unwritten)?;
         open.end = 0;
         Ok(())
     }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
-use crate::cgroups::Kubepods;
+use crate::cgroups::{Kubepods, PodCgroup};
 use crate::clock::Clock;
 use crate::cri::Runtime;
 use crate::cri::stats::FilesystemUsage;
@@ -100,15 +100,11 @@ impl MeasureSink {
     pub async fn carry_out(&self, action: Action) -> ActionResult {
         match action {
             Action::Measure => ActionResult::Measured(self.take_sample().await.map(Box::new)),
-            Action::MeasurePods { of: Resource::Memory, pods } => {
-                ActionResult::Figures(self.memory(pods).await)
-            }
-            Action::MeasurePods { of: Resource::Disk, pods } => {
-                ActionResult::Figures(self.disk(pods).await)
-            }
-            Action::MeasurePods { of: Resource::Pids, pods } => {
-                ActionResult::Figures(self.tasks(pods).await)
-            }
+            Action::MeasurePods { of, pods } => ActionResult::Figures(match of {
+                Resource::Memory => self.memory(pods).await,
+                Resource::Disk => self.disk(pods).await,
+                Resource::Pids => self.tasks(pods).await,
+            }),
             other => {
                 let words = format!("{other:?} measures nothing");
                 ActionResult::Done(Err(Failure::new(FailureKind::Other, words)))
@@ -190,13 +186,7 @@ impl MeasureSink {
     }
 
     async fn memory(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
-        let host = self.shared.host.clone();
-        let used = alongside(move || {
-            let wanted: BTreeSet<PodUid> = pods.into_iter().collect();
-            let pods = Kubepods::of(&host)?.pods().ok()?;
-            Some(memory_of_pods(&pods, &wanted))
-        });
-        let used = used.await?.ok_or_else(|| failure("there is no cgroup of all pods"))?;
+        let used = self.of_cgroups(pods, memory_of_pods).await?;
         let names = self.names(&used).await;
         let figures = |used: MemoryUse| PodFigures {
             memory: used.pod,
@@ -216,7 +206,7 @@ impl MeasureSink {
             }
         }
         let Some(runtime) = &self.shared.runtime else { return Names::new() };
-        let asked = async { runtime.client().await?.containers().await };
+        let asked = async { runtime.client().await?.containers(None).await };
         match timeout(RUNTIME_TIME_MAX, asked).await {
             Ok(Ok(containers)) => {
                 let mut names: Names = ids().map(|id| (id.clone(), None)).collect();
@@ -235,15 +225,24 @@ impl MeasureSink {
     }
 
     async fn tasks(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
-        let host = self.shared.host.clone();
-        let tasks = alongside(move || {
-            let wanted: BTreeSet<PodUid> = pods.into_iter().collect();
-            let pods = Kubepods::of(&host)?.pods().ok()?;
-            Some(tasks_of_pods(&pods, &wanted))
-        });
-        let tasks = tasks.await?.ok_or_else(|| failure("there is no cgroup of all pods"))?;
+        let tasks = self.of_cgroups(pods, tasks_of_pods).await?;
         let figures = |tasks| PodFigures { tasks, ..PodFigures::default() };
         Ok(tasks.into_iter().map(|(uid, tasks)| (uid, figures(tasks))).collect())
+    }
+
+    /// What the cgroups of these pods say.
+    async fn of_cgroups<T: Send + 'static>(
+        &self,
+        pods: Vec<PodUid>,
+        read: fn(&[PodCgroup], &BTreeSet<PodUid>) -> BTreeMap<PodUid, T>,
+    ) -> Result<BTreeMap<PodUid, T>, Failure> {
+        let host = self.shared.host.clone();
+        let found = alongside(move || {
+            let wanted: BTreeSet<PodUid> = pods.into_iter().collect();
+            let pods = Kubepods::of(&host)?.pods().ok()?;
+            Some(read(&pods, &wanted))
+        });
+        found.await?.ok_or_else(|| failure("there is no cgroup of all pods"))
     }
 
     async fn disk(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {

@@ -10,13 +10,13 @@ use agent_core::protocol::event::Event;
 use agent_core::protocol::node::KubeletFacts;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
 use super::kubelet_config::KubeletConfig;
 use super::kubelet_http::{configuration, healthz};
 use super::logind::{Logind, NAME};
 use super::logind_session::Changes;
 use super::systemd::{Systemd, UnitState};
+use crate::args;
 use crate::bus::Bus;
 use crate::host::Host;
 
@@ -41,6 +41,18 @@ pub struct KubeletSettings {
     pub configz: Option<Configz>,
     /// Time between two checks while nothing happens.
     pub period: Duration,
+}
+
+impl KubeletSettings {
+    /// The settings of the flags. Without a token's file, its configuration is not read.
+    pub fn new(config: &args::KubeletConfig, token: Option<&str>, period: Duration) -> Self {
+        let configz = config.configz.zip(token).map(|(address, token)| Configz {
+            address,
+            token: token.into(),
+            directory: config.dir.clone(),
+        });
+        Self { units: config.units.clone(), healthz: config.healthz, configz, period }
+    }
 }
 
 /// Returns how long ago the node's lease was renewed, if that is known.
@@ -101,32 +113,19 @@ impl KubeletSource {
         }
     }
 
-    /// Reports the kubelet's state once in a period and after each change, until `stop` is
-    /// cancelled or the receiver of events is gone.
-    pub async fn run(
-        &self,
-        mut changes: watch::Receiver<Changes>,
-        events: mpsc::Sender<Event>,
-        stop: CancellationToken,
-    ) {
+    /// Reports the kubelet's state once in a period and after each change, until the receiver of
+    /// events is gone.
+    pub async fn run(self, mut changes: watch::Receiver<Changes>, events: mpsc::Sender<Event>) {
         loop {
             let going_down = changes.borrow_and_update().going_down;
             let period = if going_down { PERIOD_GOING_DOWN } else { self.settings.period };
-            let seen = async { events.send(Event::KubeletSeen(self.ask().await)).await };
-            tokio::select! {
-                () = stop.cancelled() => return,
-                reported = seen => if reported.is_err() { return },
+            if events.send(Event::KubeletSeen(self.ask().await)).await.is_err() {
+                return;
             }
-            let next = async {
-                sleep(PAUSE_MIN).await;
-                tokio::select! {
-                    Ok(()) = changes.changed() => {}
-                    () = sleep(period) => {}
-                }
-            };
+            sleep(PAUSE_MIN).await;
             tokio::select! {
-                () = stop.cancelled() => return,
-                () = next => {}
+                Ok(()) = changes.changed() => {}
+                () = sleep(period) => {}
             }
         }
     }

@@ -1,12 +1,18 @@
 //! Asks the kubelet's two ports on the loopback: its health, and its configuration.
 
+use std::error::Error;
+use std::io;
+use std::iter::successors;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use agent_core::protocol::node::Healthz;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use http::{Request, StatusCode, header};
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
 
 use super::kubelet_config::{KubeletConfig, read};
@@ -16,8 +22,6 @@ use crate::host::Host;
 
 /// Maximum time of an answer. A live kubelet answers in milliseconds.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
-/// Maximum size: the answer is `ok`, or a few lines about what fails.
-const HEALTH_BYTES_MAX: u64 = 4 << 10;
 /// Maximum size: a whole configuration is some 5 KB.
 const CONFIG_BYTES_MAX: usize = 1 << 20;
 
@@ -41,27 +45,25 @@ pub(crate) async fn healthz(address: SocketAddr, host: &Host) -> Option<Healthz>
 }
 
 async fn asked(address: SocketAddr) -> Healthz {
-    match timeout(ANSWER_TIME_MAX, status_line(address)).await {
-        Ok(Ok(line)) if line.split(' ').nth(1) == Some("200") => Healthz::Ok,
+    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+    let request = Request::get(format!("http://{address}/healthz"))
+        .header(header::USER_AGENT, "epilogue-agent")
+        .header(header::CONNECTION, "close")
+        .body(Empty::new())
+        .expect("a socket's address must make a request");
+    match timeout(ANSWER_TIME_MAX, client.request(request)).await {
+        Ok(Ok(answer)) if answer.status() == StatusCode::OK => Healthz::Ok,
         Ok(Ok(_)) => Healthz::Failing,
-        Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => Healthz::Refused,
+        Ok(Err(error)) if is_refused(&error) => Healthz::Refused,
         // A broken connection is not an answer.
         Ok(Err(_)) | Err(_) => Healthz::Silent,
     }
 }
 
-async fn status_line(address: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!(
-        "GET /healthz HTTP/1.1\r\nHost: {address}\r\nUser-Agent: epilogue-agent\r\n\
-         Connection: close\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.take(HEALTH_BYTES_MAX).read_to_end(&mut answer).await?;
-    let text = String::from_utf8_lossy(&answer);
-    let line = text.lines().next().filter(|line| line.starts_with("HTTP/1."));
-    line.map(ToOwned::to_owned).ok_or_else(|| std::io::ErrorKind::InvalidData.into())
+fn is_refused(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = successors(Some(error), |&cause| cause.source());
+    let error = causes.find_map(|cause| cause.downcast_ref::<io::Error>());
+    error.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Asks `/configz`; the error says why there is no answer.
@@ -84,7 +86,7 @@ pub(crate) async fn configuration(configz: &Configz, host: &Host) -> Result<Kube
     read(&text).ok_or_else(|| "the response is not a kubelet's configuration".to_owned())
 }
 
-async fn config_text(configz: &Configz, host: &Host) -> std::io::Result<String> {
+async fn config_text(configz: &Configz, host: &Host) -> io::Result<String> {
     let token = std::fs::read_to_string(&configz.token)?;
     let certificates = kubelet_tls::certificates(host, &configz.directory);
     let address = configz.address;
@@ -95,6 +97,7 @@ async fn config_text(configz: &Configz, host: &Host) -> std::io::Result<String> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
     /// The verdict on an answer.

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use hyper_rustls::HttpsConnectorBuilder;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
@@ -56,28 +55,19 @@ pub(super) async fn get(
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(pinned))
         .with_no_client_auth();
-    let stream = TcpStream::connect(address).await?;
-    let name = ServerName::IpAddress(address.ip().into());
-    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    let request = Request::get(path)
-        .header(header::HOST, address.to_string())
+    let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_only();
+    let client = Client::builder(TokioExecutor::new()).build(connector.enable_http1().build());
+    let request = Request::get(format!("https://{address}{path}"))
         .header(header::AUTHORIZATION, format!("Bearer {token}"))
         .header(header::CONNECTION, "close")
         .body(Empty::<Bytes>::new())
         .map_err(io::Error::other)?;
-    let answered = async move {
-        let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-        if answer.status() != StatusCode::OK {
-            return Err(io::Error::other(format!("the kubelet answers {}", answer.status())));
-        }
-        let body = Limited::new(answer.into_body(), bytes_max).collect().await;
-        Ok(body.map_err(io::Error::other)?.to_bytes().to_vec())
-    };
-    // An error of the connection is one of the answer, too.
-    let (answered, _) = tokio::join!(answered, connection);
-    answered
+    let answer = client.request(request).await.map_err(io::Error::other)?;
+    if answer.status() != StatusCode::OK {
+        return Err(io::Error::other(format!("the kubelet answers {}", answer.status())));
+    }
+    let body = Limited::new(answer.into_body(), bytes_max).collect().await;
+    Ok(body.map_err(io::Error::other)?.to_bytes().to_vec())
 }
 
 /// Takes one of these certificates, whatever name it has and however old it is: the kubelet

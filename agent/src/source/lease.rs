@@ -2,19 +2,20 @@
 //! connection for writes, so it also checks the way to the API. It keeps route, token and
 //! authorization warm, and brings the server's clock.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use epilogue_common::outcome::{FailureKind, Outcome};
 use epilogue_runtime::api_error::classify;
 use epilogue_runtime::health::Flag;
-use http::Request;
+use http::Method;
 use jiff::Timestamp;
 use kube::Client;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
+
+use crate::calls::request;
 
 /// Time between two reads.
 const PERIOD: Duration = Duration::from_secs(15);
@@ -49,7 +50,7 @@ impl LeaseAge {
 }
 
 /// Reads the node's lease periodically; sets `reachable` to whether the API answers.
-pub async fn run(client: Client, node: &str, age: LeaseAge, reachable: Flag) -> Infallible {
+pub async fn run(client: Client, node: String, age: LeaseAge, reachable: Flag) {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}");
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -70,7 +71,7 @@ pub async fn run(client: Client, node: &str, age: LeaseAge, reachable: Flag) -> 
 /// When the lease was renewed, by the kubelet's clock, which is also this machine's. A server that
 /// refuses to show the lease is reachable, too.
 async fn read(client: &Client, path: &str) -> Result<Option<Timestamp>, String> {
-    let request = Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
+    let request = request(Method::GET, path, None).map_err(|failure| failure.message)?;
     let lease: Outcome<Lease> = client.request(request).await.map_err(classify);
     match lease {
         Ok(lease) => Ok(lease.spec.renew_time.and_then(|text| text.parse().ok())),

@@ -1,5 +1,6 @@
 //! Finds who listens on a TCP port of this machine, from the kernel's table. (proc(5),
-//! `/proc/net/tcp`)
+//! `/proc/net/tcp`) The crate procfs gives up the whole table for one socket in a state that it
+//! does not know.
 
 use std::fs;
 

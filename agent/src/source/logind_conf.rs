@@ -11,7 +11,6 @@ use agent_core::shutdown::logind_conf::{DROP_IN_DIRS, OUR_DROP_IN};
 use nix::sys::inotify::{AddWatchFlags, InotifyEvent};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
 use crate::host::Host;
 use crate::inotify::Notices;
@@ -19,24 +18,18 @@ use crate::inotify::Notices;
 /// How long until a directory that does not exist, or went away, is watched again.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Reports changes until `stop` is cancelled or the receiver of events is gone.
-pub async fn run(host: Host, events: mpsc::Sender<Event>, stop: CancellationToken) {
+/// Reports changes until the receiver of events is gone.
+pub async fn run(host: Host, events: mpsc::Sender<Event>) {
     let directory = host.path(DROP_IN_DIRS[0]);
-    let watching = async {
-        while !events.is_closed() {
-            if let Err(error) = watch(&directory, &events).await {
-                let directory = directory.display();
-                tracing::debug!(%directory, %error, "drop-ins of logind are not watched now");
-            }
-            tokio::select! {
-                () = sleep(RETRY) => {}
-                () = events.closed() => {}
-            }
+    while !events.is_closed() {
+        if let Err(error) = watch(&directory, &events).await {
+            let directory = directory.display();
+            tracing::debug!(%directory, %error, "drop-ins of logind are not watched now");
         }
-    };
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = watching => {}
+        tokio::select! {
+            () = sleep(RETRY) => {}
+            () = events.closed() => {}
+        }
     }
 }
 

@@ -6,14 +6,13 @@ use std::time::Duration;
 use agent_core::protocol::event::{Announcement, Event};
 use futures::StreamExt as _;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, sleep_until, timeout};
 use zbus::fdo::DBusProxy;
 use zbus::{MatchRule, MessageStream};
 
 use super::logind::{Logind, NAME, OurLock, PATH, granted};
 use super::logind_signs::{Listener, MANAGER, PROPERTIES, Signs};
-use super::session::{Backoff, Owner, rule, signals, subscribe};
+use super::session::{Gone, Owner, Pauses, Session, closed, keep, rule, signals, subscribe};
 use crate::bus::{Answer, Bus, CallError};
 
 /// Maximum time of a question at the signal: the delay is running out.
@@ -27,10 +26,8 @@ pub struct Pace {
     pub poll: Duration,
     /// The same during a shutdown: an action can vanish without a signal. [LD7]
     pub poll_going_down: Duration,
-    /// Pause after the first lost connection; doubles with each further one.
-    pub pause_min: Duration,
-    /// The longest pause. After a connection that lasted longer, pauses start small again.
-    pub pause_max: Duration,
+    /// The pauses after lost connections.
+    pub pauses: Pauses,
 }
 
 impl Default for Pace {
@@ -38,8 +35,7 @@ impl Default for Pace {
         Self {
             poll: Duration::from_secs(10),
             poll_going_down: Duration::from_secs(1),
-            pause_min: Duration::from_secs(1),
-            pause_max: Duration::from_secs(30),
+            pauses: Pauses { min: Duration::from_secs(1), max: Duration::from_secs(30) },
         }
     }
 }
@@ -62,12 +58,10 @@ pub struct Changes {
     pub going_down: bool,
 }
 
-/// Why a connection is over.
-enum End {
-    /// The agent stops.
-    Stopped,
-    /// The connection is gone, or was never made.
-    Lost(CallError),
+/// A session that runs.
+struct Running {
+    session: LogindSession,
+    events: mpsc::Sender<Event>,
 }
 
 impl LogindSession {
@@ -88,53 +82,28 @@ impl LogindSession {
         self.changes.subscribe()
     }
 
-    /// Runs until `stop` is cancelled or the receiver of events is gone.
-    pub async fn run(self, events: mpsc::Sender<Event>, stop: CancellationToken) {
-        let mut backoff = Backoff::new(self.pace.pause_min, self.pace.pause_max);
-        loop {
-            let begun = Instant::now();
-            let end = tokio::select! {
-                () = stop.cancelled() => return,
-                end = self.connection(&events) => end,
-            };
-            let End::Lost(error) = end else { return };
-            tracing::warn!(error = error.message, "the session with logind is over");
-            let pause = backoff.after(begun.elapsed());
-            let lost = async {
-                let reported = events.send(Event::LogindLost(error.message)).await;
-                sleep(pause).await;
-                reported
-            };
-            tokio::select! {
-                () = stop.cancelled() => return,
-                reported = lost => if reported.is_err() { return },
-            }
-        }
-    }
-
-    /// One connection, from its beginning to its end.
-    async fn connection(&self, events: &mpsc::Sender<Event>) -> End {
-        let bus = match Bus::connect(&self.address).await {
-            Ok(bus) => bus,
-            Err(error) => return End::Lost(error),
-        };
-        let signs = watch::Sender::new(Signs::default());
-        // One stream for all messages in their order: a change of the owner must not overtake its
-        // signals, nor they it. No descriptor arrives on this connection.
-        let stream = MessageStream::from(bus.connection());
-        let mut reporter = Reporter::new(self, &bus, signs.subscribe(), events);
-        let end = tokio::select! {
-            biased;
-            () = listen(stream, &signs) => End::Lost(closed()),
-            end = reporter.run(&signs) => end,
-        };
-        bus.close().await;
-        end
+    /// Runs until the receiver of events is gone.
+    pub async fn run(self, events: mpsc::Sender<Event>) {
+        let (address, pauses) = (self.address.clone(), self.pace.pauses);
+        keep(Running { session: self, events }, &address, pauses).await;
     }
 }
 
-fn closed() -> CallError {
-    CallError { name: String::new(), message: "the connection to the bus is closed".into() }
+impl Session for Running {
+    async fn connected(&mut self, bus: &Bus, messages: MessageStream) -> Answer<()> {
+        let signs = watch::Sender::new(Signs::default());
+        let mut reporter = Reporter::new(&self.session, bus, signs.subscribe(), &self.events);
+        tokio::select! {
+            biased;
+            () = listen(messages, &signs) => Err(closed()),
+            ended = reporter.run(&signs) => ended,
+        }
+    }
+
+    async fn lost(&mut self, error: CallError) -> Result<(), Gone> {
+        tracing::warn!(error = error.message, "the session with logind is over");
+        self.events.send(Event::LogindLost(error.message)).await.map_err(|_| Gone)
+    }
 }
 
 /// Reads messages until the connection ends. Never waits for anything else: all replies on the
@@ -171,28 +140,22 @@ impl<'a> Reporter<'a> {
         Self { session, bus, signs, reported: Signs::default(), going_down: false, events }
     }
 
-    async fn run(&mut self, signs: &watch::Sender<Signs>) -> End {
-        match self.begin(signs).await {
-            Ok(logind) => self.report(&logind).await,
-            Err(error) => End::Lost(error),
-        }
+    async fn run(&mut self, signs: &watch::Sender<Signs>) -> Answer<()> {
+        let logind = self.begin(signs).await?;
+        self.report(&logind).await
     }
 
     async fn begin(&mut self, signs: &watch::Sender<Signs>) -> Answer<Logind> {
         let owner = subscribe(self.bus, NAME, rules()).await?;
-        signs.send_modify(|signs| {
-            if signs.owner == Owner::Unknown {
-                signs.owner = owner;
-            }
-        });
+        signs.send_modify(|signs| signs.owner.found(owner));
         Logind::on(self.bus).await
     }
 
-    async fn report(&mut self, logind: &Logind) -> End {
+    async fn report(&mut self, logind: &Logind) -> Answer<()> {
         let mut due = Instant::now() + self.period();
         loop {
             if self.catch_up(logind).await.is_err() {
-                return End::Stopped;
+                return Ok(());
             }
             due = due.min(Instant::now() + self.period());
             let mut signs = self.signs.clone();
@@ -204,11 +167,11 @@ impl<'a> Reporter<'a> {
             tokio::select! {
                 biased;
                 changed = signs.changed() => if changed.is_err() {
-                    return End::Lost(closed());
+                    return Err(closed());
                 },
                 reported = check => {
                     if reported.is_err() {
-                        return End::Stopped;
+                        return Ok(());
                     }
                     due = Instant::now() + self.period();
                 }
@@ -222,8 +185,8 @@ impl<'a> Reporter<'a> {
     }
 
     /// Reports the difference between the last report and now. Never skips a `false`; skips a
-    /// `true` that is already over. `Err`: the receiver of events is gone.
-    async fn catch_up(&mut self, logind: &Logind) -> Result<(), ()> {
+    /// `true` that is already over.
+    async fn catch_up(&mut self, logind: &Logind) -> Result<(), Gone> {
         let now = self.signs.borrow_and_update().clone();
         let before = std::mem::replace(&mut self.reported, now.clone());
         self.warn_of_forger(&before, &now).await;
@@ -253,7 +216,7 @@ impl<'a> Reporter<'a> {
 
     /// Reports `true`, unless logind denies it when asked: then the shutdown is over, or never was.
     /// Without an answer the signal counts, because time runs out.
-    async fn announce(&mut self, logind: &Logind, now: &Signs) -> Result<(), ()> {
+    async fn announce(&mut self, logind: &Logind, now: &Signs) -> Result<(), Gone> {
         let (preparing, delay) = tokio::join!(
             timeout(AT_SIGNAL_MAX, logind.preparing()),
             timeout(AT_SIGNAL_MAX, logind.delay())
@@ -272,7 +235,7 @@ impl<'a> Reporter<'a> {
     }
 
     /// Reads all properties and reports them.
-    async fn seen(&mut self, logind: &Logind) -> Result<(), ()> {
+    async fn seen(&mut self, logind: &Logind) -> Result<(), Gone> {
         let event = match &self.reported.owner {
             Owner::Name(owner) => match logind.state(owner.clone(), &self.session.lock).await {
                 Ok(state) => Event::LogindSeen(state),
@@ -288,8 +251,8 @@ impl<'a> Reporter<'a> {
         self.send(event).await
     }
 
-    async fn send(&self, event: Event) -> Result<(), ()> {
-        self.events.send(event).await.map_err(|_| ())
+    async fn send(&self, event: Event) -> Result<(), Gone> {
+        self.events.send(event).await.map_err(|_| Gone)
     }
 
     /// Warns once, and stops listening to other senders.

@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use agent_core::protocol::event::ShutdownKind;
 use tokio::sync::watch;
 use zbus::message::{Header, Type};
-use zbus::names::UniqueName;
 use zbus::{Message, OwnedVariant, Variant};
 
 use super::logind::{NAME, PATH};
@@ -114,7 +113,7 @@ impl<'a> Listener<'a> {
         if let Ok((interface, changed, invalidated)) = changed
             && interface == MANAGER
             && changed.keys().chain(&invalidated).any(|name| OF_LOCKS.contains(&name.as_str()))
-            && self.owner_is_sender(header)
+            && self.owner_has_sent(header)
         {
             self.signs.send_modify(|signs| signs.locks += 1);
         }
@@ -128,7 +127,7 @@ impl<'a> Listener<'a> {
             return false;
         }
         let known = self.signs.borrow().owner != Owner::Unknown;
-        let loginds = self.owner_is_sender(header);
+        let loginds = self.owner_has_sent(header);
         if known && !loginds {
             let sender = header.sender().map_or("an unknown sender", |name| name.as_str());
             self.signs.send_if_modified(|signs| {
@@ -140,9 +139,8 @@ impl<'a> Listener<'a> {
         loginds
     }
 
-    fn owner_is_sender(&self, header: &Header<'_>) -> bool {
-        let sender = header.sender().map(UniqueName::as_str);
-        matches!(&self.signs.borrow().owner, Owner::Name(owner) if Some(owner.as_str()) == sender)
+    fn owner_has_sent(&self, header: &Header<'_>) -> bool {
+        self.signs.borrow().owner.has_sent(header)
     }
 }
 

@@ -16,7 +16,7 @@ pub mod oomd;
 pub mod pods;
 pub mod policies;
 pub mod pressure;
-mod session;
+pub mod session;
 pub mod systemd;
 pub mod watch;
 mod wire_asks;

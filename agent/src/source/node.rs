@@ -4,13 +4,13 @@ use std::pin::pin;
 
 use agent_core::protocol::event::{Event, NodeView};
 use epilogue_common::names::node::SHUTTING_DOWN_TAINT;
-use epilogue_runtime::watch::Signs;
+use epilogue_runtime::watch::WatchEvent;
 use futures::StreamExt as _;
 use kube::Client;
 use serde::Deserialize;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
-use super::watch::{Closed, Seen, Watched, watch};
+use super::watch::Watch;
 
 /// The kubelet's message in its condition Ready. ([SD8])
 const KUBELET_SHUTS_DOWN: &str = "node is shutting down";
@@ -20,7 +20,7 @@ const KUBELET_PRESSURE: [&str; 3] = ["MemoryPressure", "DiskPressure", "PIDPress
 const OUR_CONDITIONS: &str = "epilogue.dev/";
 
 /// The part of a node that the agent reads.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct WireNode {
     #[serde(default)]
     metadata: Metadata,
@@ -30,7 +30,7 @@ struct WireNode {
     status: Status,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Metadata {
     uid: String,
@@ -38,7 +38,7 @@ struct Metadata {
     annotations: Option<Annotations>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct Annotations {
     #[serde(rename = "epilogue.dev/state")]
     state: Option<String>,
@@ -46,39 +46,29 @@ struct Annotations {
     readiness: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct Spec {
     taints: Option<Vec<Taint>>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Taint {
     key: String,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct Status {
     conditions: Option<Vec<Condition>>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Condition {
     #[serde(rename = "type")]
     kind: String,
     status: String,
     message: Option<String>,
-}
-
-impl Watched for WireNode {
-    fn version(&self) -> &str {
-        &self.metadata.resource_version
-    }
-
-    fn uid(&self) -> &str {
-        &self.metadata.uid
-    }
 }
 
 impl WireNode {
@@ -119,32 +109,23 @@ impl WireNode {
 
 /// Reports the node's object until the receiver of events is gone. Only what the agent reads of it
 /// counts as a change: a kubelet writes its node every few minutes.
-pub async fn run(
-    client: Client,
-    node: &str,
-    hurry: watch::Receiver<bool>,
-    signs: Signs,
-    events: mpsc::Sender<Event>,
-) -> Closed {
-    let selector = format!("metadata.name={node}");
-    let mut observed = pin!(watch::<WireNode>(client, "/api/v1/nodes", selector, signs, hurry));
+pub async fn run(client: Client, watch: Watch, events: mpsc::Sender<Event>) {
+    let read = |text: &str| serde_json::from_str::<WireNode>(text);
+    let scope = ("/api/v1/nodes", "metadata.name");
+    let observed = watch.events(client, scope, read, |node| &node.metadata.resource_version);
+    let mut observed = pin!(observed);
     let mut last = None;
-    while let Some(seen) = observed.next().await {
-        let node = match seen {
-            Seen::Listed(mut nodes) => nodes.pop(),
-            Seen::Shown(node) => Some(node),
-            Seen::Gone(_) => None,
-        };
-        let Some(view) = node.map(WireNode::view) else { continue };
+    while let Some(event) = observed.next().await {
+        let WatchEvent::Shown(node) = event else { continue };
+        let view = node.view();
         if last.as_ref() == Some(&view) {
             continue;
         }
         last = Some(view.clone());
         if events.send(Event::NodeObserved(view)).await.is_err() {
-            break;
+            return;
         }
     }
-    Closed
 }
 
 #[cfg(test)]

@@ -1,37 +1,135 @@
-//! Watches the pods of the node in the API.
+//! Watches the pods of the node in the API, and delivers whole lists at once.
 
+use std::collections::HashMap;
 use std::pin::pin;
 
-use agent_core::pod::PodUid;
+use agent_core::pod::{PodUid, PodView};
 use agent_core::protocol::event::Event;
-use epilogue_runtime::watch::Signs;
+use epilogue_runtime::watch::WatchEvent;
 use futures::StreamExt as _;
 use kube::Client;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
-use super::watch::{Closed, Seen, watch};
+use super::watch::Watch;
 use super::wire_pod::WirePod;
 
-/// Reports the node's pods until the receiver of events is gone; `hurry` says whether a shutdown is
-/// in progress.
-pub async fn run(
-    client: Client,
-    node: &str,
-    hurry: watch::Receiver<bool>,
-    signs: Signs,
-    events: mpsc::Sender<Event>,
-) -> Closed {
-    let selector = format!("spec.nodeName={node}");
-    let mut observed = pin!(watch::<WirePod>(client, "/api/v1/pods", selector, signs, hurry));
-    while let Some(seen) = observed.next().await {
-        let event = match seen {
-            Seen::Listed(pods) => Event::PodsListed(pods.into_iter().map(WirePod::view).collect()),
-            Seen::Shown(pod) => Event::PodObserved(Box::new(pod.view())),
-            Seen::Gone(uid) => Event::PodGone(PodUid(uid)),
+/// Collects lists until they are whole.
+#[derive(Default)]
+struct Pods {
+    /// The part of an incoming list that has arrived.
+    list: Option<Vec<PodView>>,
+    /// Each pod as it was last readable.
+    known: HashMap<PodUid, PodView>,
+}
+
+impl Pods {
+    /// Takes in an event of the watch, and returns what it means to the core.
+    fn take(&mut self, event: WatchEvent<PodView>) -> Option<Event> {
+        let gone = match event {
+            WatchEvent::ListBegins => {
+                self.list = Some(Vec::new());
+                return None;
+            }
+            WatchEvent::Shown(pod) => {
+                if let Some(list) = &mut self.list {
+                    list.push(pod);
+                    return None;
+                }
+                self.known.insert(pod.uid.clone(), pod.clone());
+                return Some(Event::PodObserved(Box::new(pod)));
+            }
+            // The pod exists: its last readable version stays, in a list too.
+            WatchEvent::Unreadable(pod) if !pod.gone => {
+                let known = self.known.get(&PodUid(pod.uid));
+                self.list.as_mut()?.extend(known.cloned());
+                return None;
+            }
+            WatchEvent::ListEnds(_) => {
+                let list = self.list.take()?;
+                self.known = list.iter().map(|pod| (pod.uid.clone(), pod.clone())).collect();
+                return Some(Event::PodsListed(list));
+            }
+            WatchEvent::UpTo(_) => return None,
+            WatchEvent::Gone(pod) => pod.uid,
+            WatchEvent::Unreadable(pod) => PodUid(pod.uid),
         };
-        if events.send(event).await.is_err() {
-            break;
+        self.known.remove(&gone);
+        Some(Event::PodGone(gone))
+    }
+}
+
+/// Reports the node's pods until the receiver of events is gone.
+pub async fn run(client: Client, watch: Watch, events: mpsc::Sender<Event>) {
+    let read = |text: &str| serde_json::from_str(text).map(WirePod::view);
+    let scope = ("/api/v1/pods", "spec.nodeName");
+    let observed = watch.events(client, scope, read, |pod: &PodView| &pod.resource_version);
+    let mut observed = pin!(observed);
+    let mut pods = Pods::default();
+    while let Some(event) = observed.next().await {
+        if let Some(event) = pods.take(event)
+            && events.send(event).await.is_err()
+        {
+            return;
         }
     }
-    Closed
+}
+
+#[cfg(test)]
+mod tests {
+    use epilogue_runtime::watch::Unreadable;
+    use serde_json::json;
+
+    use super::*;
+
+    fn shown(uid: &str) -> WatchEvent<PodView> {
+        let pod = serde_json::from_value::<WirePod>(json!({"metadata": {"uid": uid}}));
+        WatchEvent::Shown(pod.expect("must parse").view())
+    }
+
+    fn words(event: Event) -> String {
+        let of = |pods: Vec<PodView>| {
+            pods.into_iter().map(|pod| pod.uid.0).collect::<Vec<_>>().join(" ")
+        };
+        match event {
+            Event::PodsListed(pods) => format!("listed {}", of(pods)),
+            Event::PodObserved(pod) => format!("shown {}", pod.uid.0),
+            Event::PodGone(uid) => format!("gone {}", uid.0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn unreadable(uid: &str, gone: bool) -> WatchEvent<PodView> {
+        WatchEvent::Unreadable(Box::new(Unreadable {
+            uid: uid.to_owned(),
+            gone,
+            ..Unreadable::default()
+        }))
+    }
+
+    #[test]
+    fn a_pod_that_cannot_be_read_is_not_taken_for_gone() {
+        let ends = || WatchEvent::ListEnds("1".to_owned());
+        let mut pods = Pods::default();
+        let events = [
+            WatchEvent::ListBegins,
+            shown("a"),
+            shown("b"),
+            ends(),
+            unreadable("a", false),
+            WatchEvent::ListBegins,
+            unreadable("a", false),
+            unreadable("never-read", false),
+            shown("c"),
+            ends(),
+            unreadable("a", true),
+            WatchEvent::ListBegins,
+            unreadable("a", false),
+            shown("c"),
+            ends(),
+            shown("d"),
+        ];
+        let seen = events.into_iter().filter_map(|event| pods.take(event)).map(words);
+        let expected = ["listed a b", "listed a c", "gone a", "listed c", "shown d"];
+        assert_eq!(seen.collect::<Vec<_>>(), expected);
+    }
 }

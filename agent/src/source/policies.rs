@@ -13,8 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::watch::Closed;
-use crate::trial::{JSON, STRATEGIC, send, some_pod};
+use crate::calls::{JSON, STRATEGIC, send, some_pod};
 
 /// Time between two rounds that find the policies in place.
 const PERIOD: Duration = Duration::from_hours(1);
@@ -34,15 +33,15 @@ struct Trial {
 }
 
 /// Reports each round to the core, until the receiver of events is gone.
-pub async fn run(client: Client, node: &str, events: mpsc::Sender<Event>) -> Closed {
+pub async fn run(client: Client, node: String, events: mpsc::Sender<Event>) {
     loop {
-        let found = timeout(ROUND_MAX, missing(&client, node)).await;
+        let found = timeout(ROUND_MAX, missing(&client, &node)).await;
         let again = match found {
             Ok(Ok(missing)) => {
                 let again = if missing.is_some() { AGAIN } else { PERIOD };
                 let missing = missing.map(str::to_owned);
                 if events.send(Event::PoliciesTried(missing)).await.is_err() {
-                    return Closed;
+                    return;
                 }
                 again
             }

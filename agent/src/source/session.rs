@@ -1,13 +1,18 @@
 //! What the sessions with logind and systemd-oomd share: a connection that is made again after each
 //! loss, subscriptions to signals, and the owner of a name, whose signals alone count.
+//!
+//! The signal streams of zbus also track a name's owner. They do not compare the sender of
+//! `NameOwnerChanged`, so that any process on the bus could name itself the owner.
 
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep};
 use zbus::fdo::DBusProxy;
 use zbus::message::{Header, Type};
-use zbus::{MatchRule, Message, match_rule};
+use zbus::names::UniqueName;
+use zbus::{MatchRule, Message, MessageStream, match_rule};
 
-use crate::bus::{Answer, Bus, answer};
+use crate::bus::{Answer, Bus, CallError, answer};
 
 /// The bus itself, as a sender and as an interface.
 pub(super) const BUS: &str = "org.freedesktop.DBus";
@@ -28,28 +33,85 @@ impl Owner {
     fn of(name: Option<String>) -> Self {
         name.filter(|name| !name.is_empty()).map_or(Self::Absent, Self::Name)
     }
+
+    /// Takes in the bus's answer. A change that arrived meanwhile is newer.
+    pub(super) fn found(&mut self, owner: Self) {
+        if *self == Self::Unknown {
+            *self = owner;
+        }
+    }
+
+    /// Whether the owner has sent the message.
+    pub(super) fn has_sent(&self, header: &Header<'_>) -> bool {
+        let sender = header.sender().map(UniqueName::as_str);
+        matches!(self, Self::Name(owner) if Some(owner.as_str()) == sender)
+    }
 }
 
-/// The pauses after lost connections. Each is twice as long as the last; after a connection that
-/// lasted longer than the longest, they start small again.
+/// How long a session waits after a lost connection: each time twice as long. After a connection
+/// that lasted longer than the longest pause, the pauses start small again.
+#[derive(Clone, Copy, Debug)]
+pub struct Pauses {
+    /// The first pause.
+    pub min: Duration,
+    /// The longest pause.
+    pub max: Duration,
+}
+
+impl Pauses {
+    /// The pause after a connection that lasted so long, and the next one.
+    fn after(self, next: Duration, lasted: Duration) -> (Duration, Duration) {
+        let pause = if lasted > self.max { self.min } else { next };
+        (pause, (pause * 2).min(self.max))
+    }
+}
+
+/// The receiver of events is gone.
 #[derive(Debug)]
-pub(super) struct Backoff {
-    min: Duration,
-    max: Duration,
-    next: Duration,
+pub(super) struct Gone;
+
+/// A session, over connections that come and go.
+pub(super) trait Session {
+    /// One connection, until it is lost; `Ok`: the receiver of events is gone.
+    fn connected(
+        &mut self,
+        bus: &Bus,
+        messages: MessageStream,
+    ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Reports that a connection is lost, or could not be made.
+    fn lost(&mut self, error: CallError) -> impl Future<Output = Result<(), Gone>> + Send;
 }
 
-impl Backoff {
-    pub(super) fn new(min: Duration, max: Duration) -> Self {
-        Self { min, max, next: min }
+/// Keeps a session until the receiver of events is gone.
+pub(super) async fn keep(mut session: impl Session, address: &str, pauses: Pauses) {
+    let mut next = pauses.min;
+    loop {
+        let begun = Instant::now();
+        let ended = match Bus::connect(address).await {
+            Ok(bus) => {
+                // One stream for all messages in their order: a change of the owner must not
+                // overtake its signals, nor they it. No descriptor arrives on this connection.
+                let messages = MessageStream::from(bus.connection());
+                let ended = session.connected(&bus, messages).await;
+                bus.close().await;
+                ended
+            }
+            Err(error) => Err(error),
+        };
+        let Err(error) = ended else { return };
+        let pause;
+        (pause, next) = pauses.after(next, begun.elapsed());
+        if session.lost(error).await.is_err() {
+            return;
+        }
+        sleep(pause).await;
     }
+}
 
-    /// The pause after a connection that lasted so long.
-    pub(super) fn after(&mut self, lasted: Duration) -> Duration {
-        let pause = if lasted > self.max { self.min } else { self.next };
-        self.next = (pause * 2).min(self.max);
-        pause
-    }
+/// Why a connection is over.
+pub(super) fn closed() -> CallError {
+    CallError { name: String::new(), message: "the connection to the bus is closed".into() }
 }
 
 /// Subscribes, and only then asks who owns the name: so no change is missed in between. ([AP23])
@@ -101,8 +163,13 @@ mod tests {
     #[test]
     fn pauses_double_to_their_limit_and_start_anew_after_a_long_connection() {
         let seconds = Duration::from_secs;
-        let mut backoff = Backoff::new(seconds(1), seconds(5));
-        let pauses = [0, 5, 0, 0, 6, 0].map(|lasted| backoff.after(seconds(lasted)).as_secs());
-        assert_eq!(pauses, [1, 2, 4, 5, 1, 2]);
+        let pauses = Pauses { min: seconds(1), max: seconds(5) };
+        let mut next = pauses.min;
+        let waited = [0, 5, 0, 0, 6, 0].map(|lasted| {
+            let pause;
+            (pause, next) = pauses.after(next, seconds(lasted));
+            pause.as_secs()
+        });
+        assert_eq!(waited, [1, 2, 4, 5, 1, 2]);
     }
 }

@@ -2,15 +2,10 @@
 
 use jiff::Timestamp;
 use zbus::OwnedObjectPath;
-use zbus::fdo::PropertiesProxy;
-use zbus::names::InterfaceName;
 use zbus::proxy::CacheProperties;
 
 use crate::bus::{Answer, Bus, answer};
 
-const NAME: &str = "org.freedesktop.systemd1";
-const UNIT: &str = "org.freedesktop.systemd1.Unit";
-const SERVICE: &str = "org.freedesktop.systemd1.Service";
 const SIGHUP: i32 = 1;
 
 #[zbus::proxy(
@@ -25,6 +20,27 @@ trait Manager {
 
     #[zbus(property)]
     fn userspace_timestamp(&self) -> zbus::Result<u64>;
+}
+
+#[zbus::proxy(
+    interface = "org.freedesktop.systemd1.Unit",
+    default_service = "org.freedesktop.systemd1"
+)]
+trait Unit {
+    #[zbus(property)]
+    fn load_state(&self) -> zbus::Result<String>;
+
+    #[zbus(property)]
+    fn active_state(&self) -> zbus::Result<String>;
+}
+
+#[zbus::proxy(
+    interface = "org.freedesktop.systemd1.Service",
+    default_service = "org.freedesktop.systemd1"
+)]
+trait Service {
+    #[zbus(property, name = "MainPID")]
+    fn main_pid(&self) -> zbus::Result<u32>;
 }
 
 /// systemd, behind its name on the bus.
@@ -59,19 +75,16 @@ impl<'a> Systemd<'a> {
     /// does not run, and the agent asks exactly whether it runs.
     pub async fn unit(&self, name: &str) -> Answer<Option<UnitState>> {
         let path = answer(self.manager().await?.load_unit(name).await)?;
-        let properties = PropertiesProxy::builder(self.bus.connection())
-            .destination(NAME)
-            .path(path)
-            .cache_properties(CacheProperties::No)
-            .build()
-            .await;
-        let properties = answer(properties)?;
-        let text = async |name| answer(get::<String>(&properties, UNIT, name).await);
-        if text("LoadState").await? != "loaded" {
+        let bus = self.bus.connection();
+        let unit = UnitProxy::builder(bus).path(path.clone()).cache_properties(CacheProperties::No);
+        let unit = answer(unit.build().await)?;
+        if answer(unit.load_state().await)? != "loaded" {
             return Ok(None);
         }
-        let active = matches!(text("ActiveState").await?.as_str(), "active" | "reloading");
-        let main_pid = answer(get::<u32>(&properties, SERVICE, "MainPID").await)?;
+        let active = answer(unit.active_state().await)?;
+        let active = matches!(active.as_str(), "active" | "reloading");
+        let service = ServiceProxy::builder(bus).path(path).cache_properties(CacheProperties::No);
+        let main_pid = answer(answer(service.build().await)?.main_pid().await)?;
         Ok(Some(UnitState { active, main_pid: (main_pid != 0).then_some(main_pid) }))
     }
 
@@ -101,18 +114,4 @@ impl<'a> Systemd<'a> {
                 .await,
         )
     }
-}
-
-async fn get<T>(
-    properties: &PropertiesProxy<'_>,
-    interface: &'static str,
-    name: &str,
-) -> zbus::Result<T>
-where
-    T: TryFrom<zbus::OwnedVariant>,
-    T::Error: Into<zbus::Error>,
-{
-    let interface = InterfaceName::try_from(interface).expect("a literal name must be valid");
-    let value = properties.get(interface, name).await?;
-    T::try_from(value).map_err(Into::into)
 }

@@ -1,11 +1,12 @@
-//! Reads a pod's requests and limits of memory and disk from the wire. Parses amounts directly, so
-//! that no text of them is kept; an invalid amount counts as missing.
-
-use std::fmt;
+//! Reads a pod's requests and limits of memory and disk from the wire. Keeps no text of an amount;
+//! an invalid amount counts as missing.
 
 use agent_core::pod::{Asks, ContainerAsks};
 use agent_core::quantity::Quantity;
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, IgnoredAny};
+use serde_json::Value;
+
+use super::wire_pod::{Container, Spec, exact};
 
 /// An amount of bytes; `None` if it cannot be parsed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub(super) struct Amounts {
 
 /// A volume. Its source is one field of many; the fields here hold nothing but what the node can
 /// create again.
-#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[derive(Debug, Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Volume {
     name: String,
@@ -45,30 +46,11 @@ pub(super) struct Volume {
     git_repo: Option<IgnoredAny>,
 }
 
-#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[derive(Debug, Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct EmptyDir {
     medium: Option<String>,
     size_limit: Amount,
-}
-
-/// A container with its resources.
-pub(super) struct Asking<'a> {
-    pub(super) name: &'a str,
-    pub(super) resources: Resources,
-    /// Whether it is an init container that runs alongside the others.
-    pub(super) sidecar: bool,
-}
-
-/// A pod with its resources.
-pub(super) struct AskingPod<'a> {
-    pub(super) regular: Vec<Asking<'a>>,
-    pub(super) inits: Vec<Asking<'a>>,
-    /// `spec.resources`.
-    pub(super) own: Resources,
-    /// `spec.overhead`.
-    pub(super) overhead: Amounts,
-    pub(super) volumes: &'a [Volume],
 }
 
 impl Resources {
@@ -111,54 +93,55 @@ impl Volume {
     }
 }
 
-impl AskingPod<'_> {
+impl Spec {
     /// What the pod asks for.
     ///
     /// The pod as a whole cannot ask for ephemeral storage: an entry there is ignored, as upstream
     /// ignores it.
     pub(super) fn asks(&self) -> Asks {
-        let own = self.own.requests().memory.0;
-        let of_containers = self.effective(|amounts| amounts.memory);
-        let memory = own.unwrap_or(of_containers);
-        let storage = self.effective(|amounts| amounts.storage);
+        let own = self.resources.unwrap_or_default().requests().memory.0;
+        let memory = own.unwrap_or_else(|| self.reserved(|amounts| amounts.memory));
+        let overhead = self.overhead.unwrap_or_default();
         let with = |sum: u64, overhead: Amount| sum.saturating_add(overhead.0.unwrap_or(0));
-        let mut containers = Vec::with_capacity(self.regular.len() + self.inits.len());
-        containers.extend(self.regular.iter().map(|container| container.asks(false)));
-        containers.extend(self.inits.iter().map(|container| container.asks(true)));
-        let mut empty_dirs: Vec<_> = self.volumes.iter().filter_map(Volume::limited).collect();
-        empty_dirs.shrink_to_fit();
+        let regular = self.containers.iter().flatten().map(|container| container.asks(false));
+        let inits = self.init_containers.iter().flatten().map(|container| container.asks(true));
         Asks {
-            memory: with(memory, self.overhead.memory),
+            memory: with(memory, overhead.memory),
             memory_of_pod: own.is_some(),
-            storage: with(storage, self.overhead.storage),
-            containers,
-            empty_dirs,
+            storage: with(self.reserved(|amounts| amounts.storage), overhead.storage),
+            containers: exact(regular.chain(inits)),
+            empty_dirs: exact(self.volumes.iter().flatten().filter_map(Volume::limited)),
         }
     }
 
-    /// What the scheduler reserves, whichever is more: all that run together, or one init container
-    /// together with the sidecars that started before it.
-    fn effective(&self, amount: impl Fn(Amounts) -> Amount) -> u64 {
-        let of = |container: &Asking<'_>| amount(container.resources.requests()).0.unwrap_or(0);
+    /// What the scheduler reserves for containers, whichever is more: all that run together, or one
+    /// init container together with the sidecars that started before it.
+    fn reserved(&self, amount: impl Fn(Amounts) -> Amount) -> u64 {
+        let of = |container: &Container| amount(container.requests()).0.unwrap_or(0);
         let (mut sidecars, mut most) = (0_u64, 0_u64);
-        for init in &self.inits {
+        for init in self.init_containers.iter().flatten() {
             let together = sidecars.saturating_add(of(init));
             most = most.max(together);
-            if init.sidecar {
+            if init.is_sidecar() {
                 sidecars = together;
             }
         }
-        self.regular.iter().map(of).fold(sidecars, u64::saturating_add).max(most)
+        let regular = self.containers.iter().flatten().map(of);
+        regular.fold(sidecars, u64::saturating_add).max(most)
     }
 }
 
-impl Asking<'_> {
+impl Container {
+    fn requests(&self) -> Amounts {
+        self.resources.unwrap_or_default().requests()
+    }
+
     fn asks(&self, init: bool) -> ContainerAsks {
-        let (requests, limits) = (self.resources.requests(), self.resources.limits());
+        let (requests, limits) = (self.requests(), self.resources.unwrap_or_default().limits());
         ContainerAsks {
-            name: self.name.to_owned(),
+            name: self.name.clone(),
             init,
-            sidecar: self.sidecar,
+            sidecar: self.is_sidecar(),
             memory: requests.memory.0.unwrap_or(0),
             memory_limit: limits.memory.0,
             storage: requests.storage.0.unwrap_or(0),
@@ -167,55 +150,16 @@ impl Asking<'_> {
     }
 }
 
+/// Accepts any value at all: an invalid amount must not make the pod unreadable.
 impl<'de> Deserialize<'de> for Amount {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(AmountVisitor)
-    }
-}
-
-/// Accepts any value at all: an invalid amount must not make the pod unreadable.
-struct AmountVisitor;
-
-impl<'de> Visitor<'de> for AmountVisitor {
-    type Value = Amount;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an amount")
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Amount, E> {
-        Ok(Amount(text.parse().ok().map(|quantity: Quantity| quantity.units)))
-    }
-
-    fn visit_u64<E>(self, units: u64) -> Result<Amount, E> {
-        Ok(Amount(Some(units)))
-    }
-
-    fn visit_i64<E>(self, units: i64) -> Result<Amount, E> {
-        Ok(Amount(u64::try_from(units).ok()))
-    }
-
-    fn visit_f64<E>(self, units: f64) -> Result<Amount, E> {
-        let units = units.ceil();
-        Ok(Amount((units >= 0.0).then_some(units as u64)))
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Amount, E> {
-        Ok(Amount(None))
-    }
-
-    fn visit_unit<E>(self) -> Result<Amount, E> {
-        Ok(Amount(None))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Amount, A::Error> {
-        while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Amount(None))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Amount, A::Error> {
-        while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Amount(None))
+        let quantity = |text: &str| text.parse().ok().map(|quantity: Quantity| quantity.units);
+        let rounded = |units: f64| Some(units.ceil()).filter(|it| *it >= 0.0).map(|it| it as u64);
+        Ok(Self(match Value::deserialize(from)? {
+            Value::String(text) => quantity(&text),
+            Value::Number(units) => units.as_u64().or_else(|| rounded(units.as_f64()?)),
+            _ => None,
+        }))
     }
 }
 
@@ -256,20 +200,20 @@ mod tests {
         assert_eq!(whole.expect("must parse").requests().memory, Amount(None));
     }
 
-    fn asking(sidecar: bool, request: &str) -> Asking<'static> {
-        let resources = json!({"requests": {"memory": request, "ephemeral-storage": request}});
-        let resources = serde_json::from_value(resources).expect("must parse");
-        Asking { name: "c", resources, sidecar }
+    fn container(sidecar: bool, request: &str) -> Value {
+        let requests = json!({"memory": request, "ephemeral-storage": request});
+        let policy = sidecar.then_some("Always");
+        json!({"name": "c", "resources": {"requests": requests}, "restartPolicy": policy})
     }
 
-    fn pod(regular: &[&str], inits: &[(bool, &str)]) -> AskingPod<'static> {
-        AskingPod {
-            regular: regular.iter().map(|request| asking(false, request)).collect(),
-            inits: inits.iter().map(|(sidecar, request)| asking(*sidecar, request)).collect(),
-            own: Resources::default(),
-            overhead: Amounts::default(),
-            volumes: &[],
-        }
+    fn spec(value: Value) -> Spec {
+        serde_json::from_value(value).expect("must parse")
+    }
+
+    fn pod(regular: &[&str], inits: &[(bool, &str)]) -> Spec {
+        let regular: Vec<_> = regular.iter().map(|request| container(false, request)).collect();
+        let inits: Vec<_> = inits.iter().map(|(sidecar, it)| container(*sidecar, it)).collect();
+        spec(json!({"containers": regular, "initContainers": inits}))
     }
 
     #[test]
@@ -299,19 +243,19 @@ mod tests {
     #[test]
     fn the_pod_s_own_request_stands_for_its_containers_and_overhead_comes_on_top() {
         let mut pod = pod(&["1Mi", "2Mi"], &[]);
-        pod.overhead =
-            serde_json::from_value(json!({"memory": "4Mi", "ephemeral-storage": "1Mi"})).unwrap();
+        let overhead = json!({"memory": "4Mi", "ephemeral-storage": "1Mi"});
+        pod.overhead = serde_json::from_value(overhead).unwrap();
         let asks = pod.asks();
         assert_eq!((asks.memory, asks.storage, asks.memory_of_pod), (7 * MI, 4 * MI, false));
         let own = json!({"requests": {"memory": "64Mi", "ephemeral-storage": "64Mi"}});
-        pod.own = serde_json::from_value(own).unwrap();
+        pod.resources = serde_json::from_value(own).unwrap();
         let asks = pod.asks();
         assert_eq!((asks.memory, asks.storage, asks.memory_of_pod), (68 * MI, 4 * MI, true));
     }
 
     #[test]
     fn only_an_empty_dir_on_disk_has_a_limit_to_exceed() {
-        let volumes: Vec<Volume> = serde_json::from_value(json!([
+        let pod = spec(json!({"volumes": [
             {"name": "plain", "emptyDir": {}},
             {"name": "limited", "emptyDir": {"sizeLimit": "10Mi"}},
             {"name": "named", "emptyDir": {"medium": "", "sizeLimit": 5}},
@@ -320,11 +264,10 @@ mod tests {
             {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "10Mi"}},
             {"name": "pages", "emptyDir": {"medium": "HugePages-2Mi", "sizeLimit": "10Mi"}},
             {"name": "other", "configMap": {"name": "x"}},
-        ]))
-        .expect("must parse");
-        let pod = AskingPod { volumes: &volumes, ..pod(&[], &[]) };
+        ]}));
         let expected = [("limited".to_owned(), 10 * MI), ("named".to_owned(), 5)];
         assert_eq!(pod.asks().empty_dirs, expected);
+        let volumes = pod.volumes.expect("must have some");
         let in_memory: Vec<_> = volumes.iter().filter(|volume| volume.in_memory()).collect();
         assert_eq!(in_memory.len(), 1);
         assert!(!volumes.iter().any(Volume::outlives_pod));

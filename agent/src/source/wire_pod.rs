@@ -2,7 +2,7 @@
 //! so that a pod costs no more memory than its view. Parses everything that the API admits.
 
 use agent_core::pod::{
-    Asks, Details, Disruption, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy,
+    Details, Disruption, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy,
 };
 use agent_core::termination::patches::DEADLINE_SECONDS;
 use epilogue_common::names::TRACKING_FINALIZER;
@@ -12,13 +12,13 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::wire_asks::{Amounts, Asking, AskingPod, Resources, Volume};
+use super::wire_asks::{Amounts, Resources, Volume};
 
 /// The runtime's reason for a container that the kernel killed for lack of memory.
 const OOM_KILLED_REASON: &str = "OOMKilled";
 
 /// The part of a pod that the agent reads.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(crate) struct WirePod {
     #[serde(default)]
     metadata: Metadata,
@@ -28,7 +28,7 @@ pub(crate) struct WirePod {
     status: Status,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Metadata {
     uid: String,
@@ -43,13 +43,13 @@ struct Metadata {
     finalizers: Option<Vec<String>>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct Annotations {
     #[serde(rename = "kubernetes.io/config.mirror")]
     mirror: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct OwnerReference {
     api_version: String,
@@ -57,23 +57,23 @@ struct OwnerReference {
     controller: Option<bool>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Spec {
+pub(super) struct Spec {
     restart_policy: Option<String>,
     priority: Option<i32>,
     termination_grace_period_seconds: Option<i64>,
     active_deadline_seconds: Option<i64>,
-    containers: Option<Vec<Container>>,
-    init_containers: Option<Vec<Container>>,
-    resources: Option<Resources>,
-    overhead: Option<Amounts>,
-    volumes: Option<Vec<Volume>>,
+    pub(super) containers: Option<Vec<Container>>,
+    pub(super) init_containers: Option<Vec<Container>>,
+    pub(super) resources: Option<Resources>,
+    pub(super) overhead: Option<Amounts>,
+    pub(super) volumes: Option<Vec<Volume>>,
     resource_claims: Option<Vec<IgnoredAny>>,
     tolerations: Option<Vec<Toleration>>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Toleration {
     key: Option<String>,
@@ -82,23 +82,23 @@ struct Toleration {
     effect: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Container {
-    name: String,
+pub(super) struct Container {
+    pub(super) name: String,
     restart_policy: Option<String>,
     restart_policy_rules: Option<Vec<IgnoredAny>>,
-    resources: Option<Resources>,
+    pub(super) resources: Option<Resources>,
     lifecycle: Option<Lifecycle>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Lifecycle {
     pre_stop: Option<IgnoredAny>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Status {
     phase: Option<String>,
@@ -107,7 +107,7 @@ struct Status {
     init_container_statuses: Option<Vec<ContainerStatus>>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Condition {
     #[serde(rename = "type")]
@@ -118,7 +118,7 @@ struct Condition {
     last_transition_time: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ContainerStatus {
     name: String,
@@ -129,33 +129,23 @@ struct ContainerStatus {
     last_state: Option<State>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct State {
     running: Option<Running>,
     terminated: Option<Terminated>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Terminated {
     reason: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Running {
     started_at: Option<String>,
-}
-
-impl super::watch::Watched for WirePod {
-    fn version(&self) -> &str {
-        &self.metadata.resource_version
-    }
-
-    fn uid(&self) -> &str {
-        &self.metadata.uid
-    }
 }
 
 impl WirePod {
@@ -210,37 +200,13 @@ impl WirePod {
     }
 }
 
-impl Spec {
-    fn asks(&self) -> Asks {
-        fn asking(containers: Option<&Vec<Container>>) -> Vec<Asking<'_>> {
-            containers.into_iter().flatten().map(Container::asking).collect()
-        }
-        let pod = AskingPod {
-            regular: asking(self.containers.as_ref()),
-            inits: asking(self.init_containers.as_ref()),
-            own: self.resources.unwrap_or_default(),
-            overhead: self.overhead.unwrap_or_default(),
-            volumes: self.volumes.as_deref().unwrap_or_default(),
-        };
-        pod.asks()
-    }
-}
-
 impl Container {
-    fn asking(&self) -> Asking<'_> {
-        Asking {
-            name: &self.name,
-            resources: self.resources.unwrap_or_default(),
-            sidecar: self.is_sidecar(),
-        }
-    }
-
     fn restarts(&self) -> bool {
         let ruled = self.restart_policy_rules.as_ref().is_some_and(|rules| !rules.is_empty());
         self.restart_policy.is_some() || ruled
     }
 
-    fn is_sidecar(&self) -> bool {
+    pub(super) fn is_sidecar(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
     }
 }
@@ -276,7 +242,7 @@ fn names(containers: impl Iterator<Item = Container>) -> Vec<String> {
 }
 
 /// A list with no more capacity than it needs: it does not reuse its source's allocation.
-fn exact<T>(items: impl Iterator<Item = T>) -> Vec<T> {
+pub(super) fn exact<T>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut list: Vec<_> = items.collect();
     list.shrink_to_fit();
     list
@@ -383,7 +349,7 @@ fn time(text: Option<&str>) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use agent_core::pod::ContainerAsks;
+    use agent_core::pod::{Asks, ContainerAsks};
     use serde_json::{Value, json};
 
     fn view(pod: Value) -> PodView {

@@ -16,7 +16,6 @@ use kube::client::Body;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
 use crate::WITHIN;
 
@@ -71,8 +70,7 @@ async fn ask(client: &LinkedClient) -> Option<u64> {
 async fn the_connection_is_there_before_the_first_request_and_serves_all() {
     let counters = Counters::default();
     let client = linked(serve(counters.clone()).await);
-    let token = CancellationToken::new();
-    let keeping = tokio::spawn(client.clone().keep(token.clone()));
+    let keeping = tokio::spawn(client.clone().keep());
     let opened = async {
         while counters.connections.load(Ordering::SeqCst) == 0 {
             tokio::task::yield_now().await;
@@ -82,8 +80,7 @@ async fn the_connection_is_there_before_the_first_request_and_serves_all() {
     let answers = futures::future::join_all((0..50).map(|_| ask(&client))).await;
     assert_eq!(answers, vec![Some(1); 50]);
     assert_eq!(counters.connections.load(Ordering::SeqCst), 1);
-    token.cancel();
-    keeping.await.expect("must end");
+    keeping.abort();
 }
 
 #[tokio::test]
@@ -91,8 +88,7 @@ async fn a_connection_on_which_nothing_is_heard_is_replaced() {
     let counters = Counters::default();
     counters.speaks_from.store(2, Ordering::SeqCst);
     let client = linked(serve(counters.clone()).await);
-    let token = CancellationToken::new();
-    let keeping = tokio::spawn(client.clone().keep(token.clone()));
+    let keeping = tokio::spawn(client.clone().keep());
     assert_eq!(ask(&client).await, None, "the first connection is silent");
     let again = async {
         loop {
@@ -103,6 +99,5 @@ async fn a_connection_on_which_nothing_is_heard_is_replaced() {
     };
     let number = timeout(WITHIN, again).await.expect("must be answered");
     assert!(number >= 2, "{number}");
-    token.cancel();
-    keeping.await.expect("must end");
+    keeping.abort();
 }

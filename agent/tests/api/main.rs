@@ -7,11 +7,13 @@ mod server;
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
-use agent_core::protocol::action::{Action, PodRef, Purpose};
+use agent_core::protocol::action::{Action, Notice, PodRef, Purpose};
 use agent_core::protocol::event::ActionResult;
 use epilogue_agent::metrics::Metrics;
 use epilogue_agent::sink::api::ApiSink;
+use epilogue_agent::sink::events::EventSink;
 use epilogue_common::outcome::FailureKind;
+use jiff::Timestamp;
 use prometheus::Registry;
 use serde_json::{Value, json};
 
@@ -30,7 +32,6 @@ async fn carried_out(action: Action, answers: Vec<Answer>) -> (ActionResult, Vec
     let sink = ApiSink::new(client, "n1".to_owned(), metrics.api().clone());
     assert!(ApiSink::takes(&action));
     let result = sink.carry_out(action).await;
-    assert_eq!(metrics.api().in_flight(), 0);
     (result, server.asked())
 }
 
@@ -89,6 +90,39 @@ async fn an_attempt_without_an_answer_ends_after_a_second_and_may_have_been_carr
     assert_eq!(kind(&result), Some(FailureKind::Unknown));
     assert_eq!(asked[0].body["metadata"]["annotations"]["epilogue.dev/state"], "idle");
     assert_eq!(begun.elapsed().as_secs(), 1);
+}
+
+/// The result of an event, and what `/metrics` counts of it.
+async fn emitted(answer: Answer) -> (ActionResult, Vec<server::Asked>, String) {
+    let (client, server) = Server::client(vec![answer]);
+    let registry = Registry::new();
+    let metrics = Metrics::new(&registry).expect("must register");
+    let sink = EventSink::new(client, "n1".to_owned(), metrics);
+    let (message, annotations) = ("why".to_owned(), Vec::new());
+    let notice =
+        Notice { pod: Some(pod()), warning: true, reason: "PodLost", message, annotations };
+    let result = sink.emit(&notice, Timestamp::now()).await;
+    let counted = registry.gather().into_iter().find(|it| it.name().ends_with("events_total"));
+    let counted = counted.expect("an event must be counted");
+    let result_label = counted.get_metric()[0].get_label()[0].value().to_owned();
+    (result, server.asked(), result_label)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_is_one_attempt_whose_result_goes_back_to_the_core() {
+    let (result, asked, counted) = emitted(Answer::ok(json!({}))).await;
+    assert_eq!((result, counted.as_str()), (ActionResult::Done(Ok(())), "written"));
+    assert_eq!(asked[0].line, "POST /apis/events.k8s.io/v1/namespaces/jobs/events");
+    assert_eq!((&asked[0].body["reason"], asked.len()), (&json!("PodLost"), 1));
+
+    let (result, asked, counted) = emitted(Answer::refusal(403, "Forbidden")).await;
+    assert_eq!((kind(&result), counted.as_str()), (Some(FailureKind::Forbidden), "failed"));
+    assert_eq!(asked.len(), 1);
+
+    let begun = tokio::time::Instant::now();
+    let (result, _, counted) = emitted(Answer::Never).await;
+    assert_eq!((kind(&result), counted.as_str()), (Some(FailureKind::Unknown), "failed"));
+    assert_eq!(begun.elapsed().as_secs(), 2);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use agent_core::agent::{Agent, Enforcement, Features, Settings, Status};
 use agent_core::protocol::action::{Action, Notice};
-use agent_core::protocol::event::{ActionResult, Event, Now};
+use agent_core::protocol::event::{ActionResult, Event};
 use agent_core::protocol::node::{Healthz, KubeletFacts};
 use agent_core::shutdown::candidates::BarePods;
 use agent_core::termination::hanging::StuckTimes;
@@ -99,8 +99,14 @@ impl Sinks for Both {
 
     fn carry_out(&self, action: Action) -> BoxFuture<'static, ActionResult> {
         let (api, runtime) = (self.api.clone(), self.runtime.clone());
+        let reported = self.reported.clone();
         async move {
             match action {
+                Action::EmitEvent(notice) => {
+                    // The receiver is gone after the test.
+                    let _ = reported.send(notice);
+                    ActionResult::Done(Ok(()))
+                }
                 Action::InspectPod(pod) => runtime.inspect_pod(&pod).await,
                 Action::StopPod { pod, grace_seconds, sidecars, reach, stop_timeout } => {
                     let wanted = Stop { grace_seconds, sidecars: &sidecars, reach, stop_timeout };
@@ -111,11 +117,6 @@ impl Sinks for Both {
             }
         }
         .boxed()
-    }
-
-    fn emit_event(&self, notice: Notice, _: Now) {
-        // The receiver is gone after the test.
-        let _ = self.reported.send(notice);
     }
 }
 

@@ -12,7 +12,6 @@ use epilogue_agent::source::logind_conf;
 use epilogue_common::outcome::{FailureKind, Outcome};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
-use tokio_util::sync::CancellationToken;
 
 use crate::systemd1::{State, Systemd1};
 use crate::{Node, words};
@@ -73,9 +72,7 @@ async fn a_drop_in_that_a_kubelet_writes_later_is_taken_over_while_it_waits() {
     let sink = node.sink();
     assert_eq!(raise(&sink, 40).await, Ok(40));
     let (events, mut reported) = mpsc::channel(8);
-    let stop = CancellationToken::new();
-    let watch = logind_conf::run(Host::new(node.root.path().into()), events, stop.clone());
-    let watch = tokio::spawn(watch);
+    let watch = tokio::spawn(logind_conf::run(Host::new(node.root.path().into()), events));
     // The watch may begin after the first write.
     let (written, first) = loop {
         let written = Instant::now();
@@ -94,7 +91,7 @@ async fn a_drop_in_that_a_kubelet_writes_later_is_taken_over_while_it_waits() {
     node.write("etc/systemd/logind.conf.d/zz-epilogue.conf", &conf(61));
     node.write("etc/systemd/logind.conf.d/99-kubelet.conf.tmp", &conf(62));
     assert!(timeout(Duration::from_millis(300), reported.recv()).await.is_err());
-    stop.cancel();
+    drop(reported);
     watch.await.expect("the watch must end");
 }
 

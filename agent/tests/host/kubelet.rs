@@ -195,7 +195,7 @@ async fn the_kubelet_is_sampled_anew_when_locks_change_and_at_an_announcement() 
     let source = source(&node, None, None, 0);
     let (sender, mut events) = mpsc::channel(8);
     let stop = CancellationToken::new();
-    let running = source.run(changes, sender, stop.clone());
+    let running = stop.run_until_cancelled(source.run(changes, sender));
     let watched = async {
         let first = seen(&mut events).await;
         assert_eq!((first.lock_armed, first.main_pid), (Some(false), Some(PID)));

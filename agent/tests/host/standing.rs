@@ -6,6 +6,7 @@ use std::time::Duration;
 use agent_core::protocol::event::{Event, LogindState};
 use epilogue_agent::source::logind::OurLock;
 use epilogue_agent::source::logind_session::{Changes, LogindSession, Pace};
+use epilogue_agent::source::session::Pauses;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -25,7 +26,7 @@ pub(crate) struct Session {
     pub(crate) changes: watch::Receiver<Changes>,
     seen: VecDeque<Event>,
     stop: CancellationToken,
-    task: JoinHandle<()>,
+    task: JoinHandle<Option<()>>,
 }
 
 impl Session {
@@ -34,13 +35,12 @@ impl Session {
         let pace = Pace {
             poll: Duration::from_millis(100),
             poll_going_down: Duration::from_millis(50),
-            pause_min: Duration::from_millis(20),
-            pause_max: Duration::from_millis(100),
+            pauses: Pauses { min: Duration::from_millis(20), max: Duration::from_millis(100) },
         };
         let session = LogindSession::new(address.to_owned(), words()).at_pace(pace);
         let (sender, events) = mpsc::channel(queue);
         let (stop, changes) = (CancellationToken::new(), session.changes());
-        let task = tokio::spawn(session.run(sender, stop.clone()));
+        let task = tokio::spawn(stop.clone().run_until_cancelled_owned(session.run(sender)));
         Self { events, changes, seen: VecDeque::new(), stop, task }
     }
 

@@ -141,7 +141,7 @@ pub(crate) struct Counted {
 pub(crate) struct Listening {
     pub(crate) events: mpsc::Receiver<Event>,
     pub(crate) stop: CancellationToken,
-    pub(crate) task: JoinHandle<()>,
+    pub(crate) task: JoinHandle<Option<()>>,
 }
 
 impl Listening {
@@ -149,7 +149,8 @@ impl Listening {
         let (sender, events) = mpsc::channel(64);
         let stop = CancellationToken::new();
         let clock = Clock::new(Arc::default());
-        let task = tokio::spawn(oom::run(host, clock, sender, stop.clone()));
+        let run = oom::run(host, clock, sender);
+        let task = tokio::spawn(stop.clone().run_until_cancelled_owned(run));
         Self { events, stop, task }
     }
 

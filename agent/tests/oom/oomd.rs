@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use agent_core::protocol::event::Event;
 use agent_core::protocol::pressure::OomdKill;
-use epilogue_agent::source::oomd::{self, Pace};
+use epilogue_agent::source::oomd;
+use epilogue_agent::source::session::Pauses;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -21,8 +22,7 @@ const NAME: &str = "org.freedesktop.oom1";
 const PATH: &str = "/org/freedesktop/oom1";
 const MANAGER: &str = "org.freedesktop.oom1.Manager";
 const CGROUP: &str = "/kubepods.slice/kubepods-poduid_1.slice/cri-containerd-a.scope";
-const PACE: Pace =
-    Pace { pause_min: Duration::from_millis(10), pause_max: Duration::from_millis(100) };
+const PAUSES: Pauses = Pauses { min: Duration::from_millis(10), max: Duration::from_millis(100) };
 
 async fn connect(bus: &PrivateBus) -> Connection {
     let address = bus.address.as_str();
@@ -42,7 +42,7 @@ async fn killed(by: &Connection, to: Option<BusName<'_>>, cgroup: &str, reason: 
 struct Listening {
     events: mpsc::Receiver<Event>,
     stop: CancellationToken,
-    task: tokio::task::JoinHandle<()>,
+    task: tokio::task::JoinHandle<Option<()>>,
 }
 
 impl Listening {
@@ -51,7 +51,7 @@ impl Listening {
         let stop = CancellationToken::new();
         // The form of a host's address: it does not say which bus it was.
         let address = bus.address.split(',').next().unwrap_or_default().to_owned();
-        let run = oomd::run(address, PACE, sender, stop.clone());
+        let run = stop.clone().run_until_cancelled_owned(oomd::run(address, PAUSES, sender));
         Self { events, stop, task: tokio::spawn(run) }
     }
 
@@ -111,7 +111,15 @@ async fn only_the_owner_of_the_name_is_believed() {
     killed(&forger, None, CGROUP, "forged").await;
     for name in proxy.list_names().await.expect("must be listed") {
         if name.as_str().starts_with(':') {
-            killed(&forger, Some(name.inner().clone()), CGROUP, "forged").await;
+            let to = Some(name.inner().clone());
+            killed(&forger, to.clone(), CGROUP, "forged").await;
+            // A change of the owner that the bus did not announce.
+            let ours = forger.unique_name().expect("must have a name").as_str();
+            let change = (NAME, "", ours);
+            let (path, bus) = ("/org/freedesktop/DBus", "org.freedesktop.DBus");
+            let sent = forger.emit_signal(to.clone(), path, bus, "NameOwnerChanged", &change);
+            sent.await.expect("must be sent");
+            killed(&forger, to, CGROUP, "forged").await;
         }
     }
     // The right sender with the wrong signature.

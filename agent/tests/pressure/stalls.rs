@@ -20,14 +20,14 @@ pub(crate) const WITHIN: Duration = Duration::from_secs(20);
 pub(crate) struct Source {
     pub(crate) events: mpsc::Receiver<Event>,
     stop: CancellationToken,
-    task: JoinHandle<()>,
+    task: JoinHandle<Option<()>>,
 }
 
 impl Source {
     pub(crate) fn start(host: epilogue_agent::host::Host) -> Self {
         let (sender, events) = mpsc::channel(64);
         let stop = CancellationToken::new();
-        let task = tokio::spawn(psi::run(host, sender, stop.clone()));
+        let task = tokio::spawn(stop.clone().run_until_cancelled_owned(psi::run(host, sender)));
         Self { events, stop, task }
     }
 

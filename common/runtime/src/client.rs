@@ -124,7 +124,7 @@ fn sender(config: &Config) -> Result<Sender, kube::Error> {
         // Refuses a proxy that this build cannot use.
         ClientBuilder::try_from(config.clone())?;
     }
-    let mut connector = TimeoutConnector::new(connector(config)?);
+    let mut connector = TimeoutConnector::new(connector(config, HttpConnector::new())?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
@@ -144,10 +144,12 @@ fn sender(config: &Config) -> Result<Sender, kube::Error> {
     Ok(BoxCloneSyncService::new(service))
 }
 
-/// Connects by TLS, and by TCP alone where the address says `http`. HTTP/2 is what server and
-/// client agree on in the TLS handshake; else it is HTTP/1.1.
-fn connector(config: &Config) -> Result<HttpsConnector<HttpConnector>, kube::Error> {
-    let mut tcp = HttpConnector::new();
+/// Connects by TLS over `tcp`, and by TCP alone where the address says `http`. HTTP/2 is what
+/// server and client agree on in the TLS handshake; else it is HTTP/1.1.
+pub fn connector<R>(
+    config: &Config,
+    mut tcp: HttpConnector<R>,
+) -> Result<HttpsConnector<HttpConnector<R>>, kube::Error> {
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     let tls = config.rustls_client_config()?;

@@ -1,9 +1,11 @@
 //! Runs a group of tasks: each one is joined, and the unexpected end of one ends all.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use thiserror::Error;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
@@ -75,6 +77,15 @@ impl TaskGroup {
     {
         let handle = self.tasks.spawn(async move { task.await.map_err(Into::into) });
         self.names.insert(handle.id(), name.into());
+    }
+
+    /// Starts a task that is dropped when the token is cancelled. It must not end before.
+    pub fn spawn_until_stopped<F>(&mut self, name: impl Into<String>, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let running = self.token().run_until_cancelled_owned(task);
+        self.spawn(name, running.map(|_| Ok::<_, Infallible>(())));
     }
 
     /// Runs until the token is cancelled or a task ends, then cancels the token and joins the
@@ -150,7 +161,6 @@ fn panic_message(error: JoinError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::convert::Infallible;
 
     const LIMIT: Duration = Duration::from_secs(5);
 
@@ -179,6 +189,19 @@ mod tests {
         let error = group.run(LIMIT).await.expect_err("must not end well");
         assert_eq!(error.to_string(), "task watch ended although it must not");
         assert!(token.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_until_stopped_is_dropped_at_the_end_and_must_not_end_before() {
+        let mut endless = group();
+        endless.spawn_until_stopped("source", std::future::pending());
+        endless.token().cancel();
+        assert!(endless.run(LIMIT).await.is_ok());
+
+        let mut ending = group();
+        ending.spawn_until_stopped("source", async {});
+        let error = ending.run(LIMIT).await.expect_err("must not end well");
+        assert_eq!(error.to_string(), "task source ended although it must not");
     }
 
     #[tokio::test(start_paused = true)]

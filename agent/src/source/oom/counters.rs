@@ -1,13 +1,12 @@
 //! Reads a cgroup's files that show kills: `memory.events`, `memory.max`, `cgroup.events`.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
+use agent_core::pressure::observe::stat;
 use nix::errno::Errno;
 
-/// Maximum size; the kernel's files are far shorter.
-const BYTES_MAX: u64 = 64 * 1024;
+use crate::host::read_kernel;
 
 /// The counters of `memory.events`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +20,7 @@ pub(super) struct Counters {
 impl Counters {
     /// Reads `memory.events` or `memory.events.local`.
     pub(super) fn read(file: &Path) -> io::Result<Self> {
-        Ok(Self::parse(&read(file)?))
+        Ok(Self::parse(&read_kernel(file)?))
     }
 
     /// The larger of each.
@@ -30,19 +29,20 @@ impl Counters {
     }
 
     fn parse(text: &str) -> Self {
-        Self { oom: value(text, "oom"), kills: value(text, "oom_kill") }
+        let count = |word| stat(text, word).unwrap_or(0);
+        Self { oom: count("oom"), kills: count("oom_kill") }
     }
 }
 
 /// `memory.max`; `None` without a limit.
 pub(super) fn limit(cgroup: &Path) -> Option<u64> {
-    read(&cgroup.join("memory.max")).ok()?.trim().parse().ok()
+    read_kernel(&cgroup.join("memory.max")).ok()?.trim().parse().ok()
 }
 
 /// Whether the cgroup, or one below it, has processes; `None` if that is unknown.
 pub(super) fn is_populated(cgroup: &Path) -> Option<bool> {
-    match read(&cgroup.join("cgroup.events")) {
-        Ok(text) => Some(value(&text, "populated") != 0),
+    match read_kernel(&cgroup.join("cgroup.events")) {
+        Ok(text) => Some(stat(&text, "populated").is_some_and(|count| count != 0)),
         Err(error) if is_gone(&error) && !cgroup.exists() => Some(false),
         Err(_) => None,
     }
@@ -50,7 +50,7 @@ pub(super) fn is_populated(cgroup: &Path) -> Option<bool> {
 
 /// The processes directly in the cgroup, as this process's pid namespace numbers them.
 pub(super) fn processes(cgroup: &Path) -> Vec<u32> {
-    let text = read(&cgroup.join("cgroup.procs")).unwrap_or_default();
+    let text = read_kernel(&cgroup.join("cgroup.procs")).unwrap_or_default();
     // Processes of other namespaces show as 0.
     text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect()
 }
@@ -59,20 +59,6 @@ pub(super) fn processes(cgroup: &Path) -> Vec<u32> {
 pub(super) fn is_gone(error: &io::Error) -> bool {
     let gone = [Errno::ENOENT as i32, Errno::ENODEV as i32, Errno::ENOTDIR as i32];
     error.raw_os_error().is_some_and(|code| gone.contains(&code))
-}
-
-/// Reads a file of the kernel.
-pub(super) fn read(path: &Path) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// The number behind a word at the beginning of a line; 0 without that line.
-fn value(text: &str, word: &str) -> u64 {
-    let of =
-        |line: &str| line.split_once(' ').filter(|(key, _)| *key == word)?.1.trim().parse().ok();
-    text.lines().find_map(of).unwrap_or(0)
 }
 
 #[cfg(test)]

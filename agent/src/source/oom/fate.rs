@@ -1,12 +1,14 @@
-//! Decides whether a container ended or lives on after one of its processes was killed.
+//! Decides whether a container ended or lives on after one of its processes was killed. The crate
+//! procfs panics at a `stat` that breaks off, and takes no `status` of a process whose name is not
+//! UTF-8, which is the tenant's choice.
 
 use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::counters::{is_populated, processes, read};
-use crate::host::Host;
+use super::counters::{is_populated, processes};
+use crate::host::{Host, read_kernel};
 
 /// The kernel frees some gigabytes a second. So a large process takes its time to end, and only
 /// then the end of its container is visible. Nothing waits for the report that a container lives
@@ -57,7 +59,7 @@ struct Stat {
 
 impl Stat {
     fn of(host: &Host, pid: u32) -> Option<Self> {
-        Self::parse(&read(&host.path(&format!("/proc/{pid}/stat"))).ok()?)
+        Self::parse(&read_kernel(&host.path(&format!("/proc/{pid}/stat"))).ok()?)
     }
 
     /// Parses the line. The name may contain any character; nothing after it contains `)`.
@@ -72,7 +74,7 @@ impl Stat {
 }
 
 fn is_killed(host: &Host, pid: u32) -> bool {
-    let text = read(&host.path(&format!("/proc/{pid}/status"))).unwrap_or_default();
+    let text = read_kernel(&host.path(&format!("/proc/{pid}/status"))).unwrap_or_default();
     let pending = text.lines().filter_map(|line| {
         let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
         u64::from_str_radix(mask.trim(), 16).ok()

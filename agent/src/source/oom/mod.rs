@@ -16,23 +16,17 @@ mod watches;
 
 use agent_core::protocol::event::Event;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::host::Host;
 
 pub use record::{Constraint, Record, kills};
 
-/// Reports kills until `stop` is cancelled.
-pub async fn run(host: Host, clock: Clock, events: mpsc::Sender<Event>, stop: CancellationToken) {
-    let witnesses = async {
-        tokio::join!(
-            kmsg::run(&host, &clock, &events),
-            memory_events::MemoryEvents::new(&host, &clock, &events).run(),
-        )
-    };
-    tokio::select! {
-        () = stop.cancelled() => {}
-        _ = witnesses => stop.cancelled().await,
-    }
+/// Reports kills. Does not end before the receiver of events is gone, even without a witness.
+pub async fn run(host: Host, clock: Clock, events: mpsc::Sender<Event>) {
+    tokio::join!(
+        kmsg::run(&host, &clock, &events),
+        memory_events::MemoryEvents::new(&host, &clock, &events).run(),
+        events.closed(),
+    );
 }

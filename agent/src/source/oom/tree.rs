@@ -79,6 +79,17 @@ pub(super) struct Tree {
 }
 
 impl Level {
+    /// The level of a cgroup. Forgets what it counted before the agent watched it: nothing, if it
+    /// is young.
+    fn new(cgroup: &Path, young: bool, now: Instant) -> Self {
+        let mut level = Self::default();
+        if !young {
+            level.see(cgroup, now);
+            level.forget();
+        }
+        level
+    }
+
     /// Reads the counters now; returns the number of new kills. `None`: the cgroup is gone.
     fn see(&mut self, cgroup: &Path, now: Instant) -> Option<u64> {
         let all = Counters::read(&cgroup.join("memory.events")).ok()?;
@@ -96,7 +107,7 @@ impl Level {
         Some(kills)
     }
 
-    /// Forgets what was counted before the agent started.
+    /// Forgets when memory was short.
     fn forget(&mut self) {
         (self.short_at, self.own_short_at) = (None, None);
     }
@@ -262,11 +273,7 @@ impl Pod {
     fn new(cgroup: PodCgroup, watches: &mut Watches, young: bool, now: Instant) -> Self {
         let file = watches.file(&cgroup.path.join("memory.events"), &cgroup.path);
         let directory = watches.directory(&cgroup.path);
-        let mut level = Level::default();
-        if !young {
-            level.see(&cgroup.path, now);
-            level.forget();
-        }
+        let level = Level::new(&cgroup.path, young, now);
         Self {
             cgroup,
             level,
@@ -295,14 +302,8 @@ impl Pod {
         }
         for (id, cgroup) in there {
             self.containers.entry(id).or_insert_with(|| {
-                let file = cgroup.join("memory.events");
-                let watch = watches.file(&file, &self.cgroup.path);
-                let mut level = Level::default();
-                if !young {
-                    level.see(&cgroup, now);
-                    level.forget();
-                }
-                Container { cgroup, level, watch }
+                let watch = watches.file(&cgroup.join("memory.events"), &self.cgroup.path);
+                Container { level: Level::new(&cgroup, young, now), cgroup, watch }
             });
         }
     }

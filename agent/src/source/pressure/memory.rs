@@ -1,40 +1,13 @@
 //! Reads memory and tasks of cgroups. ([EV1], [EV2], [EV8])
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::Path;
 
 use agent_core::pod::PodUid;
-use agent_core::pressure::observe::{self, Observation, Unreadable, working_set};
-use thiserror::Error;
+use agent_core::pressure::observe::{self, Observation, working_set};
 
-use super::read;
+use super::text;
 use crate::cgroups::PodCgroup;
-
-/// Why a figure is not known.
-#[derive(Debug, Error)]
-pub(super) enum FigureError {
-    /// The file cannot be read.
-    #[error("{path}")]
-    File {
-        path: String,
-        #[source]
-        source: io::Error,
-    },
-    /// Its content cannot be parsed.
-    #[error(transparent)]
-    Text(#[from] Unreadable),
-}
-
-impl FigureError {
-    /// Both what and why, in a phrase.
-    pub(super) fn phrase(&self) -> String {
-        match self {
-            Self::File { path, source } => format!("{path}: {source}"),
-            Self::Text(error) => error.to_string(),
-        }
-    }
-}
 
 /// The memory that one pod uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,33 +19,28 @@ pub struct MemoryUse {
     pub containers: Vec<(String, u64)>,
 }
 
-fn text(dir: &Path, name: &str) -> Result<String, FigureError> {
-    let path = dir.join(name);
-    read(&path).map_err(|source| FigureError::File { path: path.display().to_string(), source })
-}
-
-fn stat(cgroup: &Path) -> Result<String, FigureError> {
-    text(cgroup, "memory.stat")
-}
-
 /// `memory.available`: MemTotal minus the working set of the root cgroup. ([EV1])
-pub(super) fn of_node(root: &Path, meminfo: &str) -> Result<Observation, FigureError> {
-    Ok(observe::memory(meminfo, &stat(root)?)?)
+pub(super) fn of_node(root: &Path, meminfo: &str) -> Result<Observation, String> {
+    observe::memory(meminfo, &text(&root.join("memory.stat"))?).map_err(|error| error.to_string())
 }
 
 /// `allocatableMemory.available`, of the cgroup of all pods; `None` if it has no limit. ([EV2])
-pub(super) fn of_all_pods(kubepods: &Path) -> Result<Option<Observation>, FigureError> {
-    let max = text(kubepods, "memory.max")?;
-    let current = text(kubepods, "memory.current")?;
-    Ok(observe::allocatable_memory(&max, &current, &stat(kubepods)?)?)
+pub(super) fn of_all_pods(kubepods: &Path) -> Result<Option<Observation>, String> {
+    let file = |name| text(&kubepods.join(name));
+    let (max, current, stat) = (file("memory.max")?, file("memory.current")?, file("memory.stat")?);
+    observe::allocatable_memory(&max, &current, &stat).map_err(|error| error.to_string())
+}
+
+/// A file of one number; `None` if it cannot be read, or has a word in its place.
+fn number(file: &Path) -> Option<u64> {
+    text(file).ok()?.trim().parse().ok()
 }
 
 /// Working set and swap of a cgroup, in bytes. Without a count of swap it is 0.
-fn used(cgroup: &Path) -> Result<u64, FigureError> {
-    let used = working_set(&text(cgroup, "memory.current")?, &stat(cgroup)?)?;
-    let swap = text(cgroup, "memory.swap.current").ok();
-    let swap = swap.and_then(|text| text.trim().parse::<u64>().ok());
-    Ok(used.saturating_add(swap.unwrap_or(0)))
+fn used(cgroup: &Path) -> Option<u64> {
+    let file = |name| text(&cgroup.join(name)).ok();
+    let used = working_set(&file("memory.current")?, &file("memory.stat")?).ok()?;
+    Some(used.saturating_add(number(&cgroup.join("memory.swap.current")).unwrap_or(0)))
 }
 
 /// `memory.current` and the limit of that cgroup of the pod which is closest to its own limit;
@@ -80,7 +48,7 @@ fn used(cgroup: &Path) -> Result<u64, FigureError> {
 /// one that kills: tasks wait at either.
 pub(super) fn limit(pod: &PodCgroup) -> Option<(u64, u64)> {
     let of = |dir: &Path| {
-        let number = |name: &str| text(dir, name).ok()?.trim().parse::<u64>().ok();
+        let number = |name: &str| number(&dir.join(name));
         let limit = [number("memory.max"), number("memory.high")].into_iter().flatten().min()?;
         Some((number("memory.current")?, limit))
     };
@@ -99,12 +67,9 @@ pub fn memory_of_pods(
 ) -> BTreeMap<PodUid, MemoryUse> {
     let of = |pod: &PodCgroup| {
         let containers = pod.containers().unwrap_or_default();
-        let containers = containers.into_iter().filter_map(|(id, path)| {
-            // A container that ends meanwhile does not count.
-            Some((id, used(&path).ok()?))
-        });
-        let containers = containers.collect();
-        MemoryUse { pod: used(&pod.path).ok(), containers }
+        // A container that ends meanwhile does not count.
+        let containers = containers.into_iter().filter_map(|(id, path)| Some((id, used(&path)?)));
+        MemoryUse { pod: used(&pod.path), containers: containers.collect() }
     };
     of_wanted(cgroups, wanted, of)
 }
@@ -114,8 +79,7 @@ pub fn tasks_of_pods(
     cgroups: &[PodCgroup],
     wanted: &BTreeSet<PodUid>,
 ) -> BTreeMap<PodUid, Option<u64>> {
-    let of = |pod: &PodCgroup| text(&pod.path, "pids.current").ok()?.trim().parse().ok();
-    of_wanted(cgroups, wanted, of)
+    of_wanted(cgroups, wanted, |pod| number(&pod.path.join("pids.current")))
 }
 
 fn of_wanted<T>(

@@ -15,7 +15,6 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
-use tokio_util::sync::CancellationToken;
 
 use super::{cannot_read, psi_of};
 use crate::cgroups::Cgroups;
@@ -69,17 +68,11 @@ struct Target {
     instead: bool,
 }
 
-/// Reports stalls until `stop` is cancelled or the receiver of events is gone.
-pub async fn run(host: Host, events: mpsc::Sender<Event>, stop: CancellationToken) {
-    let watching = async {
-        tokio::select! {
-            () = watch(&host, MEMORY, &events) => {}
-            () = watch(&host, IO, &events) => {}
-        }
-    };
+/// Reports stalls until the receiver of events is gone.
+pub async fn run(host: Host, events: mpsc::Sender<Event>) {
     tokio::select! {
-        () = stop.cancelled() => {}
-        () = watching => {}
+        () = watch(&host, MEMORY, &events) => {}
+        () = watch(&host, IO, &events) => {}
     }
 }
 

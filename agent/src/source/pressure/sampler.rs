@@ -13,7 +13,7 @@ use agent_core::pressure::stall::{PodStall, StallSample};
 use agent_core::pressure::watch::Measured;
 use agent_core::protocol::pressure::Sample;
 
-use super::{cannot_read, memory, psi_of, read};
+use super::{memory, pressure, psi_of, text};
 use crate::cgroups::{Cgroups, Kubepods, NO_V2, PodCgroup};
 use crate::host::Host;
 
@@ -64,7 +64,7 @@ impl Sampler {
         self.memory(&mut sample, at);
         self.pids(&mut sample, at);
         self.stalls(&mut sample, at);
-        self.io(&mut sample);
+        sample.io = sample.known(pressure(&self.host.path("/proc/pressure/io")));
         sample
     }
 
@@ -80,72 +80,42 @@ impl Sampler {
     }
 
     fn memory(&self, sample: &mut Sample, at: Duration) {
-        let path = self.host.path("/proc/meminfo");
-        let meminfo = match read(&path) {
-            Ok(text) => text,
-            Err(error) => {
-                sample.unreadable.push(cannot_read(&path, &error));
-                String::new()
-            }
-        };
-        let swap = (!meminfo.is_empty()).then(|| observe::swap(&meminfo));
-        sample.swap = match swap {
-            Some(Ok(swap)) => Some(swap),
-            Some(Err(error)) => {
-                sample.unreadable.push(error.to_string());
-                None
-            }
-            None => None,
-        };
+        let meminfo = sample.known(text(&self.host.path("/proc/meminfo")));
+        if let Some(meminfo) = &meminfo {
+            sample.swap = sample.known(observe::swap(meminfo).map_err(|error| error.to_string()));
+        }
         let Some(cgroups) = &self.cgroups else {
             sample.unreadable.push(NO_V2.to_owned());
             return;
         };
-        if !meminfo.is_empty() {
-            match memory::of_node(cgroups.root(), &meminfo) {
-                Ok(found) => insert(sample, Signal::MemoryAvailable, found, at),
-                Err(error) => sample.unreadable.push(error.phrase()),
-            }
+        if let Some(meminfo) = &meminfo {
+            let found = sample.known(memory::of_node(cgroups.root(), meminfo));
+            sample.insert(Signal::MemoryAvailable, found, at);
         }
         let Some(kubepods) = &self.kubepods else {
             sample.unreadable.push("no cgroup of all pods (kubepods) was found".to_owned());
             return;
         };
-        match memory::of_all_pods(&kubepods.path) {
-            Ok(Some(found)) => insert(sample, Signal::AllocatableMemoryAvailable, found, at),
-            Ok(None) => {}
-            Err(error) => sample.unreadable.push(error.phrase()),
-        }
+        let found = sample.known(memory::of_all_pods(&kubepods.path)).flatten();
+        sample.insert(Signal::AllocatableMemoryAvailable, found, at);
     }
 
     fn pids(&self, sample: &mut Sample, at: Duration) {
-        let text = |path: &str| {
-            let path = self.host.path(path);
-            read(&path).map_err(|error| cannot_read(&path, &error))
-        };
-        let found = || -> Result<Observation, String> {
-            let pid_max = text("/proc/sys/kernel/pid_max")?;
-            let threads_max = text("/proc/sys/kernel/threads-max")?;
-            let loadavg = text("/proc/loadavg")?;
+        let file = |path: &str| text(&self.host.path(path));
+        let found = || {
+            let pid_max = file("/proc/sys/kernel/pid_max")?;
+            let threads_max = file("/proc/sys/kernel/threads-max")?;
+            let loadavg = file("/proc/loadavg")?;
             observe::pids(&pid_max, &threads_max, &loadavg).map_err(|error| error.to_string())
         };
-        match found() {
-            Ok(found) => insert(sample, Signal::PidAvailable, found, at),
-            Err(phrase) => sample.unreadable.push(phrase),
-        }
+        let found = sample.known(found());
+        sample.insert(Signal::PidAvailable, found, at);
     }
 
     fn stalls(&mut self, sample: &mut Sample, at: Duration) {
         let Some(kubepods) = &self.kubepods else { return };
-        let all_pods = match pressure(&kubepods.path) {
-            Ok(psi) => psi,
-            Err(phrase) => {
-                sample.unreadable.push(phrase);
-                self.stalls = None;
-                return;
-            }
-        };
         let last = self.stalls.take();
+        let Some(all_pods) = sample.known(pressure(&kubepods.path.join(FILE))) else { return };
         let stalls = match last {
             // Whenever a pod waits, the cgroup above it does too.
             Some(last) if last.all_pods.some.total == all_pods.some.total => {
@@ -166,25 +136,24 @@ impl Sampler {
         });
         self.stalls = Some(stalls);
     }
+}
 
-    fn io(&self, sample: &mut Sample) {
-        let path = self.host.path("/proc/pressure/io");
-        let found = read(&path).map_err(|error| cannot_read(&path, &error));
-        match found.and_then(|text| observe::psi(&text).map_err(|error| error.to_string())) {
-            Ok(psi) => sample.io = Some(psi),
-            Err(phrase) => sample.unreadable.push(phrase),
-        }
+/// What the sampler does to a sample.
+trait Filled {
+    /// What was read; notes the phrase of what was not.
+    fn known<T>(&mut self, found: Result<T, String>) -> Option<T>;
+    /// Adds a signal, if it is known.
+    fn insert(&mut self, signal: Signal, found: Option<Observation>, at: Duration);
+}
+
+impl Filled for Sample {
+    fn known<T>(&mut self, found: Result<T, String>) -> Option<T> {
+        found.map_err(|phrase| self.unreadable.push(phrase)).ok()
     }
-}
 
-fn insert(sample: &mut Sample, signal: Signal, observation: Observation, at: Duration) {
-    sample.signals.insert(signal, Measured { observation, at });
-}
-
-fn pressure(cgroup: &std::path::Path) -> Result<Psi, String> {
-    let path = cgroup.join(FILE);
-    let text = read(&path).map_err(|error| cannot_read(&path, &error))?;
-    observe::psi(&text).map_err(|error| error.to_string())
+    fn insert(&mut self, signal: Signal, found: Option<Observation>, at: Duration) {
+        self.signals.extend(found.map(|observation| (signal, Measured { observation, at })));
+    }
 }
 
 /// Reads each pod's stalls. Reads limits only of pods that have waited since the last sample: the

@@ -1,7 +1,8 @@
-//! Sends requests that test what the API would answer, and change nothing.
+//! Makes calls to the API: requests with JSON bodies, and what several callers need of the answers.
 
 use agent_core::pod::{PodSource, PodView};
-use epilogue_common::outcome::{Failure, Outcome};
+use epilogue_common::names::node::SHUTTING_DOWN_TAINT;
+use epilogue_common::outcome::Outcome;
 use epilogue_runtime::api_error::classify;
 use http::{Method, Request, header};
 use kube::Client;
@@ -24,30 +25,40 @@ struct PodList {
 /// A pod of the node on which a shutdown could set DisruptionTarget.
 pub(crate) async fn some_pod(client: &Client, node: &str) -> Outcome<Option<PodView>> {
     let path = format!("/api/v1/pods?limit={PODS_MAX}&fieldSelector=spec.nodeName%3D{node}");
-    let request = Request::get(path).body(Vec::new()).map_err(malformed)?;
+    let request = request(Method::GET, &path, None)?;
     let list: PodList = client.request(request).await.map_err(classify)?;
     let pods = list.items.into_iter().map(WirePod::view);
     let mut pods = pods.filter(|pod| pod.source != PodSource::Static && !pod.is_terminal());
     Ok(pods.next())
 }
 
-/// Sends a request with a body of a content type; returns the answer.
-pub(crate) async fn send(
-    client: &Client,
+/// A request; a body comes with its content type.
+pub(crate) fn request(
     method: Method,
     path: &str,
-    body: Option<(&str, Value)>,
-) -> Outcome<Value> {
+    body: Option<(&str, &Value)>,
+) -> Outcome<Request<Vec<u8>>> {
     let mut request = Request::builder().method(method).uri(path);
     let mut bytes = Vec::new();
     if let Some((kind, body)) = body {
         request = request.header(header::CONTENT_TYPE, kind);
         bytes = body.to_string().into_bytes();
     }
-    let request = request.body(bytes).map_err(malformed)?;
+    request.body(bytes).map_err(|error| classify(kube::Error::HttpError(error)))
+}
+
+/// Sends a request, and returns the answer.
+pub(crate) async fn send(
+    client: &Client,
+    method: Method,
+    path: &str,
+    body: Option<(&str, Value)>,
+) -> Outcome<Value> {
+    let request = request(method, path, body.as_ref().map(|(kind, body)| (*kind, body)))?;
     client.request(request).await.map_err(classify)
 }
 
-fn malformed(error: http::Error) -> Failure {
-    classify(kube::Error::HttpError(error))
+/// Whether the taint is the agent's.
+pub(crate) fn is_our_taint(taint: &Value) -> bool {
+    taint["key"] == SHUTTING_DOWN_TAINT && taint["effect"] == "NoSchedule"
 }
