@@ -85,7 +85,7 @@ impl Executor {
             Step::Strip(pod) | Step::RemoveFinalizer(pod) => {
                 self.patch(pod, remove_finalizer_patch(pod)).await.map(Answer::Pod)
             }
-            Step::Delete(pod) => self.delete(pod).await,
+            Step::Delete(pod, version) => self.delete(pod, *version).await,
             Step::FailPending(pod) => self.fail_pending(pod).await.map(Answer::Pod),
             Step::WriteStatus(status) => match status_body(job, status) {
                 Ok(body) => self.write_status(&job.key, body).await.map(Answer::Job),
@@ -160,9 +160,9 @@ impl Executor {
         Ok(written(reply))
     }
 
-    async fn delete(&self, pod: &Pod) -> Outcome<Answer> {
+    async fn delete(&self, pod: &Pod, version: Option<Version>) -> Outcome<Answer> {
         let path = pod_path(&pod.namespace, &pod.name);
-        self.delete_at(&path, &delete_options(pod)).await?;
+        self.delete_at(&path, &delete_options(pod, version)).await?;
         Ok(Answer::Deleted)
     }
 

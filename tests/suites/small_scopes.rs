@@ -76,6 +76,7 @@ macro_rules! caught {
 }
 
 const LOST: Faults = Faults { lost_replies: 1, ..Faults::NONE };
+const CRASH: Faults = Faults { crashes: 1, ..LOST };
 const LATE: Faults = Faults { late_watches: 1, ..Faults::NONE };
 const ENDS: Faults = Faults { endings: 1, ..Faults::NONE };
 
@@ -95,6 +96,9 @@ caught! {
         BelieveReleases in Scope { faults: LOST, ..ONE }, by "is counted and has its finalizer";
     a_controller_that_does_not_hear_of_ends_is_caught:
         MissEnds in ONE, by "nothing more happens";
+    a_deletion_that_ignores_a_restored_finalizer_is_caught:
+        DeleteBlindly in Scope { second_leader: 1, faults: CRASH, ..ONE },
+        by "was deleted as excess and counts as failed";
     a_failed_phase_over_a_running_container_is_caught:
         FailStarted in Scope { kind: JobKind::PendingTimeout, ..ONE },
         by "is called Failed while its container runs";

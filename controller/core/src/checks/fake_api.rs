@@ -164,7 +164,13 @@ impl FakeApi {
             Step::Strip(pod) | Step::RemoveFinalizer(pod) => {
                 self.change(&pod.uid, |pod, _| pod.tracked = false)
             }
-            Step::Delete(pod) => self.delete(&pod.uid).map(|_| Answer::Deleted),
+            Step::Delete(pod, version) => {
+                let stored = self.pods.get(&pod.uid).map(|stored| stored.version);
+                if version.is_some() && stored.is_some() && stored != *version {
+                    return Err(Failure::new(FailureKind::Conflict, "the pod has been modified"));
+                }
+                self.delete(&pod.uid).map(|_| Answer::Deleted)
+            }
             Step::FailPending(pod) => self.fail_pending(pod),
             Step::WriteStatus(status) => self.write_status(status).map(Answer::Job),
         }

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::steps::{Claim, ClaimKind};
-use crate::view::{Job, Json, Pod, Source, WirePod, status_message};
+use crate::view::{Job, Json, Pod, Source, Version, WirePod, status_message};
 
 /// The body of a create call or of a status write.
 #[derive(Clone, Debug)]
@@ -104,9 +104,15 @@ pub fn remove_finalizer_patch(pod: &Pod) -> Value {
 
 /// The options of a deletion.
 ///
-/// DIVERGES(upstream): only of this pod; upstream deletes whatever pod has the name by then. ([L4])
-pub fn delete_options(pod: &Pod) -> Value {
-    json!({"preconditions": {"uid": pod.uid.as_str()}})
+/// DIVERGES(upstream): only of this pod, and of one without its finalizer only until it is written
+/// again. Upstream deletes whatever pod has the name by then. ([L4])
+pub fn delete_options(pod: &Pod, version: Option<Version>) -> Value {
+    let mut preconditions = json!({"uid": pod.uid.as_str()});
+    // A version that could not be read would be refused for ever.
+    if let Some(version) = version.filter(|version| *version != Version::default()) {
+        preconditions["resourceVersion"] = version.to_string().into();
+    }
+    json!({"preconditions": preconditions})
 }
 
 /// The strategic-merge patch of a claim. With its `uid` the API refuses it for another pod of the

@@ -138,12 +138,12 @@ pub(super) fn deleted(
     outcomes: Vec<Outcome<Answer>>,
 ) -> PodResult {
     let (mut gone, mut kept, mut not_found) = (Vec::new(), Vec::new(), Vec::new());
-    let mut first = None::<Failure>;
+    let mut failures: Vec<Failure> = Vec::new();
     for (pod, outcome) in victims.iter().zip(outcomes) {
         match outcome {
             Err(failure) if failure.kind != FailureKind::NotFound => {
                 kept.push(pod.uid.clone());
-                first.get_or_insert(failure);
+                failures.push(failure);
                 continue;
             }
             // It was gone before we deleted it; no watch event will show our deletion.
@@ -160,12 +160,13 @@ pub(super) fn deleted(
         let message = pods_message("Deleted", &names);
         side_effects.push(SideEffect::Event(EventDraft::normal("SuccessfulDelete", message)));
     }
-    if let Some(failure) = &first {
+    // After a conflict the next sync decides anew; there is nothing to tell a user.
+    if let Some(failure) = failures.iter().find(|each| each.kind != FailureKind::Conflict) {
         let message = format!("Error deleting: {}", failure.message);
         side_effects.push(SideEffect::Event(EventDraft::warning("FailedDelete", message)));
     }
     let outcomes = PodOutcomes { all_deleted, ..PodOutcomes::before(facts).without(&gone) };
-    PodResult { outcomes, side_effects, failure: first }
+    PodResult { outcomes, side_effects, failure: failures.into_iter().next() }
 }
 
 fn forget_deletions(purpose: Purpose, kept: Vec<Uid>, not_found: Vec<Uid>) -> Vec<MemoryUpdate> {

@@ -426,14 +426,13 @@ impl Calls {
     /// The first answer of two calls on a pod stands, unless one of them failed.
     fn done(&mut self, call: &Call, outcome: Outcome<Answer>) {
         let Some(stored) = self.outcomes.get_mut(call.slot) else { return };
+        let follow_up = outcome.as_ref().ok().and_then(|answer| call.step.then(answer));
         if outcome.is_err() || stored.is_none() {
             *stored = Some(outcome);
         }
-        match call.step.then() {
-            Some(step) if matches!(stored, Some(Ok(_))) => {
-                self.follow_ups.push(Call { step, slot: call.slot });
-            }
-            _ => self.unanswered -= 1,
+        match follow_up {
+            Some(step) => self.follow_ups.push(Call { step, slot: call.slot }),
+            None => self.unanswered -= 1,
         }
     }
 

@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::input::{MemoryUpdate, WrittenPod};
-use crate::view::{FailureCounts, Job, Pod, Uid};
+use crate::view::{FailureCounts, Job, Pod, Uid, Version};
 
 /// One call to the API.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,8 +22,8 @@ pub enum Step {
     /// Remove the tracking finalizer from a pod that is deleted next, so that it is not counted as
     /// failed. ([P14])
     Strip(Arc<Pod>),
-    /// Delete a pod.
-    Delete(Arc<Pod>),
+    /// Delete a pod; with a version, only while the pod still has it.
+    Delete(Arc<Pod>, Option<Version>),
     /// Set the condition of a pod that does not start; this also fails a pod without a node.
     FailPending(Arc<Pod>),
     /// Replace the Job's status.
@@ -190,19 +190,31 @@ pub struct SyncResult {
 
 impl Step {
     /// The step that deletes this pod, or comes before its deletion.
+    ///
+    /// Where the finalizer must be gone first, the deletion names the version that has none.
+    /// Another process may give it back meanwhile, and the pod would count as failed.
     pub(super) fn delete(pod: &Arc<Pod>, strip: bool) -> Self {
         let pod = Arc::clone(pod);
-        if strip && pod.tracked { Self::Strip(pod) } else { Self::Delete(pod) }
+        if strip && pod.tracked {
+            return Self::Strip(pod);
+        }
+        let version = strip.then_some(pod.version);
+        Self::Delete(pod, version)
     }
 
     /// The step that follows on the same pod once this one has succeeded.
     ///
     /// The kubelet makes a pod on a node Failed when nothing of it runs; the condition is there by
-    /// then.
-    pub(super) fn then(&self) -> Option<Self> {
-        match self {
-            Self::Strip(pod) => Some(Self::Delete(Arc::clone(pod))),
-            Self::FailPending(pod) if pod.node.is_some() => Some(Self::Delete(Arc::clone(pod))),
+    /// then. Such a pod counts as failed whatever happens before its deletion, so that names no
+    /// version.
+    pub(super) fn then(&self, answer: &Answer) -> Option<Self> {
+        match (self, answer) {
+            (Self::Strip(pod), Answer::Pod(stripped)) => {
+                Some(Self::Delete(Arc::clone(pod), Some(stripped.version)))
+            }
+            (Self::FailPending(pod), _) if pod.node.is_some() => {
+                Some(Self::Delete(Arc::clone(pod), None))
+            }
             _ => None,
         }
     }

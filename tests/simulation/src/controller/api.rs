@@ -283,6 +283,20 @@ impl Api {
         self.change_pod(uid, |pod| pod_object::merge_status(pod, patch))
     }
 
+    /// DELETE of a pod, which may name the version that it must have.
+    pub(crate) fn delete_pod_at(
+        &mut self,
+        uid: &Uid,
+        version: Option<Version>,
+        grace: i64,
+    ) -> Outcome<()> {
+        let stored = self.pods.get(uid).map(|pod| pod.version);
+        if version.is_some() && stored.is_some() && stored != version {
+            return Err(failure(FailureKind::Conflict, "the object has been modified"));
+        }
+        self.delete_pod(uid, grace)
+    }
+
     /// DELETE of a pod. The grace is zero if no kubelet has to terminate it.
     pub(crate) fn delete_pod(&mut self, uid: &Uid, grace: i64) -> Outcome<()> {
         let now = self.whole_second();

@@ -30,7 +30,8 @@ pub(crate) fn described(step: &Step) -> String {
         Step::Claim(claim) => format!("claims {}: {:?}", claim.pod.uid, claim.kind),
         Step::Create(draft) => format!("creates a pod {:?}", draft.index),
         Step::Strip(pod) => format!("strips {} to delete it", pod.uid),
-        Step::Delete(pod) => format!("deletes {}", pod.uid),
+        Step::Delete(pod, None) => format!("deletes {}", pod.uid),
+        Step::Delete(pod, Some(version)) => format!("deletes {} at {version}", pod.uid),
         Step::RemoveFinalizer(pod) => {
             format!("removes the finalizer of {} {:?}", pod.uid, pod.phase)
         }
@@ -147,8 +148,8 @@ impl World {
                 self.ledger.stripped(&pod.uid);
                 Ok(Answer::Pod(WrittenPod { version: written.version, ..answer(pod) }))
             }
-            Step::Delete(pod) => {
-                self.api.delete_pod(&pod.uid, GRACE_SECONDS)?;
+            Step::Delete(pod, version) => {
+                self.api.delete_pod_at(&pod.uid, *version, GRACE_SECONDS)?;
                 Ok(Answer::Deleted)
             }
             Step::RemoveFinalizer(pod) => {

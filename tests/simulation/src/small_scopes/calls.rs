@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use controller_core::job::{Answer, PodPlan, Step, WrittenPod, fail_pending_patch};
+use controller_core::job::{
+    Answer, End, PodPlan, PodStage, Purpose, Step, WrittenPod, fail_pending_patch,
+};
 use controller_core::view::{Job, Pod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome as Reply};
 
@@ -67,8 +69,15 @@ impl State {
                 let done = self.api.change_pod(&pod.uid, |pod| pod_object::track(pod, false));
                 done.map(|pod| written(&pod))
             }
-            Step::Delete(pod) => {
-                self.api.delete_pod(&pod.uid, GRACE_SECONDS).map(|()| Answer::Deleted)
+            Step::Delete(pod, version) => {
+                let blind = scope.sabotage == Some(Sabotage::DeleteBlindly);
+                let version = version.filter(|_| !blind);
+                let lives = self.api.pods.get(&pod.uid).is_some_and(|pod| pod.is_active());
+                let done = self.api.delete_pod_at(&pod.uid, version, GRACE_SECONDS);
+                if done.is_ok() && lives && !counts_its_victims(plan) {
+                    self.history.taken_out(&pod.uid);
+                }
+                done.map(|()| Answer::Deleted)
             }
             Step::RemoveFinalizer(pod) => self.release(pod, scope)?,
             Step::FailPending(pod) => self.fail_pending(pod, scope)?,
@@ -135,6 +144,15 @@ impl State {
             let _ = self.api.change_pod(&pod.uid, |pod| pod_object::track(pod, false));
         }
         Ok(())
+    }
+}
+
+/// Whether what this plan deletes counts as failed: the pods of a Job that fails, and those that do
+/// not start.
+fn counts_its_victims(plan: &PodPlan) -> bool {
+    match &plan.pods {
+        PodStage::Delete { purpose, .. } => *purpose == Purpose::End(End::Failure),
+        _ => true,
     }
 }
 

@@ -100,6 +100,7 @@ impl Digest<'_> {
             self.put(record.succeeded.is_some());
             self.put(record.failed);
             self.put(record.stripped);
+            self.put(record.excess);
             self.put(record.counted.is_some());
         }
     }
@@ -378,9 +379,15 @@ impl Digest<'_> {
                 self.put(4_u64);
                 self.uid(&pod.uid);
             }
-            Step::Delete(pod) => {
+            Step::Delete(pod, version) => {
                 self.put(5_u64);
                 self.uid(&pod.uid);
+                let stored = self.state.api.pods.get(&pod.uid).map(|stored| stored.version);
+                self.put(match version {
+                    None => 0_u64,
+                    Some(_) if *version == stored => 1,
+                    Some(_) => 2,
+                });
             }
             Step::FailPending(pod) => {
                 self.put(6_u64);

@@ -32,6 +32,8 @@ pub(super) struct Record {
     pub(super) counted: Option<Version>,
     /// Whether it was taken out of the count, to be deleted as excess.
     pub(super) stripped: bool,
+    /// Whether it was deleted as excess, or because its Job succeeded, while it lived.
+    pub(super) excess: bool,
     index: Option<u32>,
 }
 
@@ -144,6 +146,13 @@ impl History {
         Ok(())
     }
 
+    /// A live pod is deleted, and not because it or its Job failed.
+    pub(super) fn taken_out(&mut self, uid: &Uid) {
+        if let Some(record) = self.pods.get_mut(uid) {
+            record.excess = true;
+        }
+    }
+
     /// The finalizer of a pod is about to be removed, because it is counted.
     pub(super) fn may_release(&self, api: &Api, job: &Job, seen: &Pod, scope: &Scope) -> Judged {
         let tracked = api.pods.get(&seen.uid).is_some_and(|pod| pod.tracked);
@@ -189,6 +198,9 @@ impl History {
         for uid in new_bad.difference(&old_bad) {
             let record = self.pods.get(uid).filter(|it| it.failed || fails);
             is_new(uid, record)?;
+            if record.is_some_and(|record| record.excess) {
+                return Err(format!("{uid} was deleted as excess and counts as failed"));
+            }
         }
         let moved_bad: Vec<&Uid> = old_bad.difference(&new_bad).collect();
         let moved_good: Vec<&Uid> = old_good.difference(&new_good).collect();

@@ -27,6 +27,8 @@ pub enum Sabotage {
     BelieveReleases,
     /// Does not hear of pods that end.
     MissEnds,
+    /// Deletes an excess pod although another process has given it the finalizer back.
+    DeleteBlindly,
     /// Fails a pending pod whatever has happened to it since.
     FailStarted,
 }

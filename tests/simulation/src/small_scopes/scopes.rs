@@ -40,28 +40,28 @@ const PENDING: &[Ending] = &[Ending::DeletePending, Ending::Delete, Ending::Fail
 
 /// Two processes believe that they lead.
 pub const LEADERS: &[Scope] = &[
-    Scope { name: "leaders", states: 19_593, second_leader: 3, ..ONE },
-    Scope { name: "leaders-late", states: 341_394, second_leader: 2, faults: LATE, ..ONE },
-    Scope { name: "leaders-ends", states: 326_365, second_leader: 2, faults: ENDS, ..ONE },
-    Scope { name: "leaders-crash", states: 77_583, second_leader: 1, faults: CRASH_LOST, ..ONE },
-    Scope { name: "leaders-two", states: 8_936, second_leader: 1, ..TWO },
-    Scope { name: "leaders-indexed", states: 6_307, second_leader: 2, indexed: true, ..ONE },
-    Scope { name: "leaders-two-indexed", states: 10_785, second_leader: 1, indexed: true, ..TWO },
+    Scope { name: "leaders", states: 22_408, second_leader: 3, ..ONE },
+    Scope { name: "leaders-late", states: 274_901, second_leader: 2, faults: LATE, ..ONE },
+    Scope { name: "leaders-ends", states: 447_463, second_leader: 2, faults: ENDS, ..ONE },
+    Scope { name: "leaders-crash", states: 87_589, second_leader: 1, faults: CRASH_LOST, ..ONE },
+    Scope { name: "leaders-two", states: 15_321, second_leader: 1, ..TWO },
+    Scope { name: "leaders-indexed", states: 7_348, second_leader: 2, indexed: true, ..ONE },
+    Scope { name: "leaders-two-indexed", states: 19_278, second_leader: 1, indexed: true, ..TWO },
 ];
 
 /// A process dies, replies are lost, watches are late.
 pub const LOSSES: &[Scope] = &[
-    Scope { name: "losses", states: 671_978, faults: Faults::one_each(1), ..ONE },
-    Scope { name: "losses-two", states: 119_772, faults: Faults::one_each(0), ..TWO },
+    Scope { name: "losses", states: 711_829, faults: Faults::one_each(1), ..ONE },
+    Scope { name: "losses-two", states: 130_395, faults: Faults::one_each(0), ..TWO },
     Scope {
         name: "losses-two-indexed",
-        states: 226_578,
+        states: 253_044,
         faults: Faults::one_each(0),
         indexed: true,
         ..TWO
     },
-    Scope { name: "losses-serial", states: 54_917, faults: Faults::one_each(0), ..SERIAL },
-    Scope { name: "crash-three", states: 34_204, faults: CRASH, ..THREE },
+    Scope { name: "losses-serial", states: 59_528, faults: Faults::one_each(0), ..SERIAL },
+    Scope { name: "crash-three", states: 61_089, faults: CRASH, ..THREE },
     Scope { name: "late-three", states: 2_029, faults: LATE, ..THREE },
 ];
 
@@ -73,8 +73,8 @@ pub const ENDINGS: &[Scope] = &[
     Scope { name: "ends-three-indexed", states: 21_613, faults: ENDS, indexed: true, ..THREE },
     Scope { name: "ends-late", states: 25_840, faults: LATE_ENDS, ..TWO },
     Scope { name: "ends-late-indexed", states: 24_590, faults: LATE_ENDS, indexed: true, ..TWO },
-    Scope { name: "ends-lost", states: 11_322, faults: LOST_ENDS, ..TWO },
-    Scope { name: "ends-crash", states: 40_803, faults: CRASH_ENDS, ..TWO },
+    Scope { name: "ends-lost", states: 11_582, faults: LOST_ENDS, ..TWO },
+    Scope { name: "ends-crash", states: 49_041, faults: CRASH_ENDS, ..TWO },
     Scope { name: "pending", states: 8_834, faults: ENDS_TWICE, endings: PENDING, ..TWO },
 ];
 
@@ -96,14 +96,14 @@ pub const POLICIES: &[Scope] = &[
     },
     Scope {
         name: "failed-crash",
-        states: 22_523,
+        states: 27_685,
         kind: JobKind::ReplacesFailed,
         faults: CRASH_ENDS,
         ..TWO
     },
     Scope {
         name: "failed-leaders",
-        states: 4_820,
+        states: 5_999,
         kind: JobKind::ReplacesFailed,
         second_leader: 1,
         faults: ENDS,
@@ -125,26 +125,26 @@ pub const POLICIES: &[Scope] = &[
     },
     Scope {
         name: "ignored-leaders",
-        states: 7_928,
+        states: 9_835,
         kind: JobKind::IgnoresDisruptions,
         second_leader: 1,
         faults: ENDS,
         ..ONE
     },
     Scope { name: "timeout", states: 794, pods: 2, at_once: 2, ..TIMEOUT },
-    Scope { name: "timeout-losses", states: 135_460, faults: Faults::one_each(0), ..TIMEOUT },
+    Scope { name: "timeout-losses", states: 140_568, faults: Faults::one_each(0), ..TIMEOUT },
     Scope {
         name: "per-index",
-        states: 46_579,
+        states: 51_347,
         pods: 2,
         at_once: 2,
         faults: ENDS_TWICE,
         ..PER_INDEX
     },
-    Scope { name: "per-index-crash", states: 6_845, faults: CRASH_ENDS, ..PER_INDEX },
+    Scope { name: "per-index-crash", states: 9_014, faults: CRASH_ENDS, ..PER_INDEX },
     Scope {
         name: "per-index-leaders",
-        states: 14_979,
+        states: 19_647,
         second_leader: 1,
         faults: ENDS,
         ..PER_INDEX

@@ -1,12 +1,14 @@
 //! Tests adoption and disowning. ([L1], [L2], [L3], [L4])
 
 use epilogue_common::outcome::{Failure, FailureKind};
+use serde_json::json;
 
 use super::builders::{
     Effects, JobBuilder, PodBuilder, api, job, outage, pod, sync, sync_with, uid,
 };
 use crate::checks::fake_api::FakeApi;
 use crate::job::{ClaimKind, Step, claim_patch, delete_options, remove_finalizer_patch};
+use crate::view::Version;
 
 fn claims(effects: &Effects) -> Vec<(String, ClaimKind)> {
     let steps = effects.trace.steps.iter();
@@ -27,7 +29,10 @@ fn confirms(effects: &Effects) -> bool {
 fn finalizer_patches_and_deletions_name_the_pod_by_its_uid() {
     let pod = pod("p", "Failed").build();
     assert_eq!(remove_finalizer_patch(&pod)["metadata"]["uid"], pod.uid.as_str());
-    assert_eq!(delete_options(&pod)["preconditions"]["uid"], pod.uid.as_str());
+    let preconditions = |version| delete_options(&pod, version)["preconditions"].clone();
+    assert_eq!(preconditions(None), json!({"uid": "uid-p"}));
+    assert_eq!(preconditions(Some(Version(7))), json!({"uid": "uid-p", "resourceVersion": "7"}));
+    assert_eq!(preconditions(Some(Version(0))), json!({"uid": "uid-p"}), "not a number");
 }
 
 #[test]

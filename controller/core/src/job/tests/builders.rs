@@ -403,7 +403,7 @@ fn effects(api: &FakeApi, trace: Trace) -> Effects {
                 create_calls += 1;
                 created.extend(outcome.is_ok().then(|| draft.clone()));
             }
-            Step::Delete(pod) => deleted.push(pod.name.to_string()),
+            Step::Delete(pod, _) => deleted.push(pod.name.to_string()),
             Step::Strip(_) | Step::RemoveFinalizer(_) => patches += 1,
             Step::WriteStatus(status) => writes.push((**status).clone()),
             Step::ConfirmJob | Step::Claim(_) | Step::FailPending(_) => {}

@@ -77,7 +77,7 @@ fn a_fail_job_match_is_stored_even_when_a_deletion_fails() {
     let rules = json!([{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [5]}}]);
     let all = vec![pod("f", "Failed").ended(5, 1), pod("r", "Running").on_node()];
     let mut api = api(job().size(2, 2).failure_policy(rules), all);
-    let effects = sync_with(&mut api, &|step, _| matches!(step, Step::Delete(_)).then(outage));
+    let effects = sync_with(&mut api, &|step, _| matches!(step, Step::Delete(..)).then(outage));
     assert_eq!((effects.is_err, effects.active), (true, 1));
     assert_eq!(effects.conditions, ["FailureTarget/PodFailurePolicy"]);
     api.pods.remove(&uid("f"));
@@ -172,7 +172,7 @@ fn pods_that_are_gone_or_kept_are_so_in_every_count() {
     let all_of = |kind: FailureKind| {
         let mut api = api(job().size(0, 5), ready());
         let effects = sync_with(&mut api, &|step, _| {
-            matches!(step, Step::Delete(_)).then(|| Failure::new(kind, "no"))
+            matches!(step, Step::Delete(..)).then(|| Failure::new(kind, "no"))
         });
         assert!(api.memory.expectations.deleted.is_empty());
         (effects.active, effects.ready, effects.terminating)

@@ -1,11 +1,12 @@
 //! Tests how many pods there are.
 
 use super::builders::{
-    Effects, api, await_deletion, failed, job, now, outage, pod, pods, sync, sync_with,
+    Effects, api, await_deletion, failed, job, now, outage, pod, pods, sync, sync_with, uid,
 };
 use crate::checks::fake_api::FakeApi;
-use crate::job::{Memory, Step};
+use crate::job::{Memory, Progress, SideEffect, Step};
 use crate::view::{Phase, ReadyCondition};
+use epilogue_common::outcome::FailureKind;
 use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::JobStatus;
 
@@ -127,9 +128,57 @@ fn creation_starts_slowly_and_stops_at_the_first_batch_with_an_error() {
 #[test]
 fn a_pod_that_cannot_be_deleted_stays_active() {
     let mut api = api(job().size(2, 5), pods("Running", 3));
-    let effects = sync_with(&mut api, &|step, _| matches!(step, Step::Delete(_)).then(outage));
+    let effects = sync_with(&mut api, &|step, _| matches!(step, Step::Delete(..)).then(outage));
     assert_eq!((effects.active, effects.terminating, effects.is_err), (3, 0, true));
     assert!(api.memory.expectations.deleted.is_empty(), "nothing is awaited");
+}
+
+/// A process that took over gives the finalizer back between the two calls. ([P14])
+#[test]
+fn an_excess_pod_that_got_its_finalizer_back_is_not_deleted() {
+    let mut api = api(job().size(0, 5), vec![pod("p", "Running").on_node()]);
+    let mut progress = Progress::new(api.plan(), &api.settings);
+    let strip = progress.next_call().expect("the pod loses its finalizer");
+    progress.done(&strip, api.execute(&strip.step));
+    api.touch(&uid("p"), |pod| pod.tracked = true);
+    let delete = progress.next_call().expect("the pod is deleted");
+    let refused = api.execute(&delete.step);
+    assert_eq!(refused.as_ref().map_err(|it| it.kind), Err(FailureKind::Conflict));
+    progress.done(&delete, refused);
+    while let Some(call) = progress.next_call() {
+        progress.done(&call, api.execute(&call.step));
+    }
+    let reported = |it: &SideEffect| matches!(it, SideEffect::Event(_));
+    assert!(!progress.take_side_effects().iter().any(reported), "nothing is wrong");
+    assert!(progress.into_result().result.is_err(), "the sync is repeated");
+    let effects = sync(&mut api);
+    assert_eq!((effects.deleted.len(), effects.failed, effects.is_err), (1, 0, false));
+}
+
+/// The pods of a Job that fails count as failed, whatever happens to them first. ([P13], [P14])
+#[test]
+fn only_pods_that_must_not_count_are_deleted_at_a_version() {
+    let running = || pod("p", "Running").on_node();
+    for (row, (job, pods, named)) in [
+        (job().size(0, 5), vec![running()], true),
+        (job().size(1, 5).suspended(), vec![running()], true),
+        (job().size(1, 5).suspended(), vec![running().untracked()], true),
+        (job().size(2, 1), vec![running(), pod("s", "Succeeded")], true),
+        (job().size(1, 5).spec("activeDeadlineSeconds", 10).started(60), vec![running()], false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let effects = sync(&mut api(job, pods));
+        let steps = effects.trace.steps.iter();
+        let deleted: Vec<bool> = steps
+            .filter_map(|(step, _)| match step {
+                Step::Delete(_, version) => Some(version.is_some()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(deleted, [named], "row {row}");
+    }
 }
 
 #[test]
@@ -144,7 +193,7 @@ fn a_job_that_is_being_deleted_only_lets_its_pods_go() {
 #[test]
 fn calls_that_fail_change_nothing_but_what_they_did() {
     let fails = |step: &Step, _| {
-        matches!(step, Step::Create(_) | Step::Delete(_) | Step::RemoveFinalizer(_)).then(outage)
+        matches!(step, Step::Create(_) | Step::Delete(..) | Step::RemoveFinalizer(_)).then(outage)
     };
     let mut serial = api(job().size(2, 5), vec![pod("a", "Running"), pod("s", "Succeeded")]);
     let effects = sync_with(&mut serial, &fails);

@@ -80,7 +80,7 @@ fn completion_comes_before_suspension() {
 fn suspended_is_reported_even_when_a_pod_could_not_be_deleted() {
     let mut api = api(job().size(2, 5).suspended(), running(2));
     let effects = sync_with(&mut api, &|step, call| {
-        (matches!(step, Step::Delete(_)) && call == 0).then(outage)
+        (matches!(step, Step::Delete(..)) && call == 0).then(outage)
     });
     assert_eq!((effects.active, effects.terminating, effects.is_err), (1, 1, true));
     assert_eq!(effects.conditions, ["Suspended/JobSuspended"]);
