@@ -16,8 +16,7 @@ impl Agent {
     pub(super) fn finished(&mut self, id: ActionId, result: ActionResult) {
         let Self { facts, out, .. } = self;
         let Some(task) = out.calls.finish(id) else { return };
-        // The shell queues an event, and answers before the API does.
-        if task.is_api() && task != Task::EmitEvent {
+        if task.is_api() {
             out.note_reachable(&result);
         }
         self.own_marks.note_written(&task, &result, facts);

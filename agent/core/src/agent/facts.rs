@@ -48,8 +48,8 @@ pub(super) struct Situation {
     pub(super) owns_pods: bool,
     /// Whether a shutdown of the journal waits for logind's or the runtime's answer.
     pub(super) journaled: bool,
-    /// Whether pods are still to be marked.
-    pub(super) marking: bool,
+    /// Whether the API has not acknowledged a mark or a report yet.
+    pub(super) unacknowledged: bool,
 }
 
 /// What has changed since the last decision, in its order.

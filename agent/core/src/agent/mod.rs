@@ -188,7 +188,7 @@ impl Agent {
 
         node.send(facts, out);
         out.write_journal(&facts.clock);
-        out.send_events(facts.situation.marking);
+        out.send_events(facts.situation.unacknowledged);
     }
 
     /// Computes the report for metrics, `/readyz` and `doctor`.

@@ -97,11 +97,11 @@ impl Notices {
         }
     }
 
-    /// The next event to send. Events about the node come first; events about pods wait until all
-    /// pods are marked.
-    pub(super) fn next(&mut self, marking: bool) -> Option<Notice> {
+    /// The next event to send. Those about pods wait until the API has acknowledged all marks and
+    /// reports of a shutdown.
+    pub(super) fn next(&mut self, unacknowledged: bool) -> Option<Notice> {
         let next = self.waiting.front()?;
-        if marking && next.pod.is_some() {
+        if unacknowledged && next.pod.is_some() {
             return None;
         }
         self.waiting.pop_front()

@@ -70,10 +70,10 @@ impl Out {
     }
 
     /// Sends events while nothing else waits for the connection.
-    pub(super) fn send_events(&mut self, marking: bool) {
+    pub(super) fn send_events(&mut self, unacknowledged: bool) {
         let under_way = |calls: &Calls| calls.count(|task| *task == Task::EmitEvent);
         while under_way(&self.calls) < EVENTS_AT_ONCE && self.calls.has_room() {
-            let Some(notice) = self.notices.next(marking) else { return };
+            let Some(notice) = self.notices.next(unacknowledged) else { return };
             self.calls.send(Task::EmitEvent, Action::EmitEvent(notice));
         }
     }

@@ -227,7 +227,7 @@ impl Shutdown {
             released: self.is_released(),
             owns_pods: !self.is_long_over(now),
             journaled: false,
-            marking: self.is_marking(),
+            unacknowledged: self.is_unacknowledged(),
         }
     }
 
