@@ -10,6 +10,9 @@ use crate::install::{self, CONTROLLER, NAMESPACE};
 use crate::paths::program;
 use crate::process::{Process, Program};
 
+/// Texts that the controller must never log: refusals by RBAC, and plans that fail `--check-plans`.
+const NEVER_LOGGED: [&str; 2] = ["is forbidden: User", "the plan does not hold"];
+
 /// Time for the controller to exit by itself.
 const STOP_GRACE: Duration = Duration::from_secs(15);
 
@@ -110,8 +113,34 @@ impl Controller {
         Ok(Self { process: Process::spawn_program(&program)?, program })
     }
 
-    /// Stops it by SIGTERM.
+    /// Stops it by SIGTERM, and checks its log.
+    ///
+    /// # Panics
+    ///
+    /// If it has logged a line that it must never log.
     pub async fn stop(self) {
+        let log = self.log().to_owned();
         self.process.stop(STOP_GRACE).await;
+        check_log(&std::fs::read_to_string(&log).unwrap_or_default());
+    }
+}
+
+/// Panics on a line that our controller must never log.
+fn check_log(log: &str) {
+    for line in log.lines() {
+        assert!(!NEVER_LOGGED.iter().any(|words| line.contains(words)), "{line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_log;
+
+    #[test]
+    fn a_plan_that_does_not_hold_and_a_missing_right_fail_a_test() {
+        check_log("WARN conflict");
+        for line in ["ERROR the plan does not hold", "pods is forbidden: User \"x\" cannot"] {
+            assert!(std::panic::catch_unwind(|| check_log(line)).is_err(), "{line}");
+        }
     }
 }
