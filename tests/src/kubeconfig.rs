@@ -63,9 +63,27 @@ pub fn write(path: &Path, kubeconfig: &Kubeconfig) -> Result<(), LabError> {
 
 /// A client for a kubeconfig. Only errors use `path`.
 pub async fn client(kubeconfig: Kubeconfig, path: &Path) -> Result<kube::Client, LabError> {
+    client_with(kubeconfig, path, true).await
+}
+
+/// The same, but it returns the API's 429, 503 and 504 instead of trying again.
+pub async fn client_without_retries(
+    kubeconfig: Kubeconfig,
+    path: &Path,
+) -> Result<kube::Client, LabError> {
+    client_with(kubeconfig, path, false).await
+}
+
+async fn client_with(
+    kubeconfig: Kubeconfig,
+    path: &Path,
+    retries: bool,
+) -> Result<kube::Client, LabError> {
     let failed = |source| LabError::Kubeconfig { path: path.to_owned(), source };
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+    let options = KubeConfigOptions::default();
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
         .await
         .map_err(|source| failed(source.into()))?;
+    config.default_retry = retries;
     kube::Client::try_from(config).map_err(|source| failed(source.into()))
 }

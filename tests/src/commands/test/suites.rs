@@ -42,7 +42,7 @@ impl Suite {
 
     /// Whether it runs kube-scheduler.
     pub(super) fn needs_scheduler(&self) -> bool {
-        self.package == LAB && self.name.as_deref() == Some("control_plane")
+        self.package == LAB && matches!(self.name.as_deref(), Some("control_plane" | "disruptors"))
     }
 
     /// Whether its tests use the API that `lab test` starts.
