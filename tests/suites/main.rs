@@ -4,6 +4,7 @@
 mod agent;
 mod chart;
 mod control_plane;
+mod demo;
 mod disruptors;
 mod features;
 mod hostile;

@@ -264,3 +264,33 @@ fn jobs(client: &kube::Client) -> Api<Job> {
 fn pods(client: &kube::Client) -> Api<Pod> {
     Api::namespaced(client.clone(), NAMESPACE)
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::batch::v1::JobStatus;
+    use serde_json::json;
+
+    use super::*;
+
+    fn rows(scenes: &[Scene]) -> Vec<Row> {
+        let row = |scene: &Scene| {
+            let status: JobStatus = serde_json::from_value(json!({
+                "succeeded": scene.end.succeeded, "failed": scene.end.failed,
+                "conditions": [{"type": scene.end.condition, "status": "True"}],
+            }))
+            .expect("a status");
+            Row::new(scene.name, status, BTreeMap::new())
+        };
+        scenes.iter().map(row).collect()
+    }
+
+    #[test]
+    fn the_demo_fails_if_one_job_ends_otherwise() {
+        let mut scenes = jobs::scenes();
+        let rows = rows(&scenes);
+        summarize(&scenes, &rows).expect("each Job ended as its scene says");
+        scenes[4].end.failed += 1;
+        let error = summarize(&scenes, &rows).expect_err("one Job counts another number");
+        assert!(error.to_string().contains("disrupted"), "{error}");
+    }
+}
