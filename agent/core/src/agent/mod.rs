@@ -88,6 +88,8 @@ pub struct Plan {
 pub struct Agent {
     facts: Facts,
     news: Vec<News>,
+    /// How much of the news the shutdown and the marks have followed.
+    followed: usize,
     out: Out,
     policies: Policies,
     lock: DelayLock,
@@ -111,6 +113,7 @@ impl Agent {
         let mut agent = Self {
             facts,
             news: Vec::new(),
+            followed: 0,
             out,
             policies,
             lock: DelayLock::default(),
@@ -125,10 +128,11 @@ impl Agent {
         agent
     }
 
-    /// Takes in one event. It only adds to what the agent knows; `plan` decides.
+    /// Takes in one event. It only adds to what the agent knows; `plan` decides what to do.
     pub fn handle(&mut self, event: Event, now: Now) {
         self.clock_to(now);
         self.learn(event);
+        self.follow();
     }
 
     /// Decides what to do from what is known now. Asked again with nothing new, it gives nothing.
@@ -162,16 +166,26 @@ impl Agent {
         }
     }
 
+    /// Follows each event by itself: a shutdown covers the pods as they were when it was announced,
+    /// and a phase may be there and be taken back before the next decision.
+    fn follow(&mut self) {
+        let Self { facts, out, lock, node, shutdowns, own_marks, .. } = self;
+        let news = &self.news[self.followed..];
+        own_marks.follow(news, facts, out);
+        shutdowns.follow(news, facts, out, &mut Others { node, lock, own_marks });
+        facts.situation = shutdowns.situation(facts.clock.monotonic());
+        self.followed = self.news.len();
+    }
+
     /// Every decision, in the order of its weight.
     fn decide(&mut self) {
+        self.follow();
+        self.followed = 0;
         let Self { facts, news, out, policies, lock, node, shutdowns, own_marks, .. } = self;
         let Self { oom, evictions, stuck, .. } = self;
         let now = facts.clock.monotonic();
         let news = std::mem::take(news);
 
-        own_marks.follow(&news, facts, out);
-        shutdowns.follow(&news, facts, out, &mut Others { node, lock, own_marks });
-        facts.situation = shutdowns.situation(now);
         out.refusals.forget(facts.situation, &facts.clock);
         policies.heed(facts, out);
 

@@ -185,10 +185,9 @@ impl Shutdowns {
         self.cancelled_at = Some(facts.clock.monotonic());
         others.lock.take_anew();
         report_cancelled(why, out);
+        let last = self.status(facts.clock.monotonic());
+        out.status.shutdown = last.map(|last| ShutdownStatus { cancelled: true, ..last });
         self.leave(facts, out, others.own_marks);
-        if let Some(shutdown) = &mut out.status.shutdown {
-            shutdown.cancelled = true;
-        }
         others.node.restore(facts);
     }
 

@@ -6,7 +6,7 @@ use super::driver::*;
 use crate::agent::LockState;
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodView};
-use crate::protocol::event::{Event, LogindState};
+use crate::protocol::event::{Announcement, Event, LogindState};
 
 fn job(name: &str) -> PodView {
     pod(name).owner(Owner::Job).never()
@@ -241,4 +241,28 @@ fn a_new_shutdown_in_the_middle_of_a_revocation_ends_marked_and_its_cancel_clear
         world.pass(ms(3_000));
         assert_restored(&world, hold);
     }
+}
+
+#[test]
+fn events_that_come_together_count_one_by_one() {
+    let others = || job("a").disrupted("Foreign");
+    let mut world = World::standing(settings(), armed(), vec![others()]);
+    let announced = Announcement { granted: Some(ms(30_000)), kind: None };
+    world.agent.handle(Event::ShutdownAnnounced(announced.clone()), world.clock());
+    // The kubelet calls it Failed while a container of it runs: its last report is to come.
+    let early = others().phase(Phase::Failed).with(|pod| {
+        pod.resource_version = "90000".into();
+        pod.running_since = Some(wall(ms(0)));
+    });
+    world.event(Event::PodObserved(Box::new(early)));
+    let shutdown = world.agent.status().shutdown.clone().expect("must go on");
+    assert_eq!((shutdown.candidates, shutdown.unreported), (1, 1));
+    world.pass(ms(1_000));
+    assert!(!world.released());
+
+    let mut world = World::standing(settings(), plain(), pods());
+    world.agent.handle(Event::ShutdownAnnounced(announced), world.clock());
+    world.event(Event::ShutdownCancelled);
+    assert_restored(&world, "at once");
+    assert!(world.agent.status().shutdown.as_ref().is_some_and(|shutdown| shutdown.cancelled));
 }
