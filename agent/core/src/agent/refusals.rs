@@ -85,11 +85,16 @@ impl Refusals {
         self.verbs.get(verb).is_some_and(|asked| asked.stopped)
     }
 
+    /// Whether the agent does not try the verb any more for this pod. Those refused cannot speak
+    /// for the others: each pod of a shutdown is asked about once.
+    pub(super) fn forbids_for(&self, verb: &str, uid: &PodUid) -> bool {
+        self.verbs.get(verb).is_some_and(|asked| asked.stopped && asked.refused.contains_key(uid))
+    }
+
     /// Whether a call may begin: while a verb is in doubt, one call at a time tests it.
     pub(super) fn may_ask(&mut self, verb: &'static str, clock: &Clock) -> bool {
-        let Some(asked) = self.verbs.get_mut(verb).filter(|asked| asked.is_in_doubt()) else {
-            return true;
-        };
+        let in_doubt = |asked: &&mut Asked| asked.is_in_doubt() && !asked.stopped;
+        let Some(asked) = self.verbs.get_mut(verb).filter(in_doubt) else { return true };
         let due = clock.reached(asked.probe_at);
         if due {
             asked.probe_wait = (asked.probe_wait * 2).clamp(PROBE_FIRST, PROBE_MAX);
@@ -133,7 +138,11 @@ impl Refusals {
     ) -> Refusal {
         match result.as_ref().map_err(|failure| failure.kind) {
             Err(FailureKind::Forbidden) => {
-                self.verbs.entry(verb).or_default().refuse(uid, now);
+                let asked = self.verbs.entry(verb).or_default();
+                asked.refuse(uid, now);
+                if asked.stopped {
+                    return Refusal::Final;
+                }
             }
             // The API checks RBAC before it searches for the object.
             Ok(())
@@ -155,8 +164,7 @@ impl Refusals {
         let was_refused = !asked.granted && asked.since.is_some();
         asked.grant();
         if was_refused {
-            let open = |asked: &&mut Asked| !asked.granted && !asked.stopped;
-            self.verbs.values_mut().filter(open).for_each(Asked::begin_anew);
+            self.verbs.values_mut().filter(|it| !it.granted).for_each(Asked::begin_anew);
         }
     }
 
@@ -219,6 +227,7 @@ mod tests {
     use epilogue_common::outcome::Failure;
 
     use super::*;
+    use crate::protocol::event::Now;
 
     const MARK: &str = "patch pods/status";
     const NODE: &str = "patch nodes";
@@ -253,11 +262,26 @@ mod tests {
         refusals.hear_of_node(NODE, &refused(), late);
         refusals.hear_of_node(NODE, &Ok(()), late);
         assert!(refusals.lacks(MARK).is_some());
-        // What was stopped stays so until it is tried again.
+        // What was stopped is tried again too.
         let mut refusals = doubted();
         refusals.hear_of_node(NODE, &refused(), Duration::from_secs(1));
         assert!(refusals.stop(MARK));
         refusals.hear_of_node(NODE, &Ok(()), late);
-        assert!(refusals.forbids(MARK));
+        assert!(!refusals.forbids(MARK));
+    }
+
+    #[test]
+    fn a_right_that_is_given_up_is_asked_once_about_each_other_pod() {
+        let mut refusals = doubted();
+        assert!(refusals.stop(MARK));
+        let (a, d) = (PodUid("a".into()), PodUid("d".into()));
+        assert!(refusals.forbids_for(MARK, &a));
+        assert!(!refusals.forbids_for(MARK, &d));
+        let (monotonic, boot, wall) = (Duration::ZERO, Duration::ZERO, jiff::Timestamp::UNIX_EPOCH);
+        assert!(refusals.may_ask(MARK, &Clock::new(Now { monotonic, boot, wall })));
+        assert_eq!(refusals.hear(MARK, &d, &refused(), Duration::ZERO), Refusal::Final);
+        assert!(refusals.forbids_for(MARK, &d));
+        refusals.hear(MARK, &PodUid("e".into()), &Ok(()), Duration::ZERO);
+        assert!(!refusals.forbids(MARK) && !refusals.forbids_for(MARK, &a));
     }
 }

@@ -28,18 +28,23 @@ fn is_to_end(termination: &PodTermination) -> bool {
 }
 
 impl Shutdown {
-    /// Advances the priority groups.
+    /// Advances the priority groups. What is given up ends its group at once.
     pub(super) fn advance_groups(&mut self, facts: &Facts, out: &mut Out) {
-        let over = self.stage.as_ref().is_none_or(|stage| stage.is_over(self, &facts.clock));
-        if over {
-            self.stage = None;
-            // No termination begins unless its report can still arrive in time.
-            if self.step < Step::LastWrites && self.may_end(&facts.clock) {
-                self.open_stage(facts, out);
+        let is_over = |it: &Self| it.stage.as_ref().is_none_or(|st| st.is_over(it, &facts.clock));
+        loop {
+            if is_over(self) {
+                self.stage = None;
+                // No termination begins unless its report can still arrive in time.
+                if self.step < Step::LastWrites && self.may_end(&facts.clock) {
+                    self.open_stage(facts, out);
+                }
+            }
+            self.deletions_over = self.stage.is_none() && self.found.mode != Mode::Assist;
+            self.send_ends(facts, out);
+            if self.stage.is_none() || !is_over(self) {
+                return;
             }
         }
-        self.deletions_over = self.stage.is_none() && self.found.mode != Mode::Assist;
-        self.send_ends(facts, out);
     }
 
     /// Begins the next priority group. It plans the remaining groups anew. So they share the time
@@ -123,7 +128,7 @@ impl Shutdown {
                     if !out.calls.has_room() {
                         return;
                     }
-                    if out.refusals.forbids(right) {
+                    if out.refusals.forbids_for(right, uid) {
                         termination.end.give_up();
                         continue;
                     }

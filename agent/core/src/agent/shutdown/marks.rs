@@ -198,7 +198,7 @@ impl Shutdown {
             };
             // A pod that is no longer terminated comes back with the node. ([AP5])
             let ends = may_end || termination.end.was_sent() || pod.is_terminating();
-            if out.refusals.forbids(PATCH_STATUS) || !(ends || pod.cannot_run_again()) {
+            if out.refusals.forbids_for(PATCH_STATUS, uid) || !(ends || pod.cannot_run_again()) {
                 termination.mark.give_up();
                 continue;
             }

@@ -64,6 +64,9 @@ pub(super) struct Shutdown {
     enlisted: bool,
     /// The time since the signal at which the mode was adopted.
     mode_since: Duration,
+    /// How long the API gave no answer, and since when it gives none now.
+    silence: Duration,
+    silent_since: Option<Duration>,
     step: Step,
     stage: Option<ActiveStage>,
     deletions_over: bool,

@@ -81,7 +81,7 @@ impl Shutdown {
             if lives && termination.terminator == Terminator::Stop && restarts {
                 continue;
             }
-            if out.refusals.forbids(PATCH_STATUS) {
+            if out.refusals.forbids_for(PATCH_STATUS, uid) {
                 termination.fail.give_up();
                 continue;
             }

@@ -109,6 +109,8 @@ impl Shutdown {
             recorded: BTreeMap::new(),
             enlisted: false,
             mode_since: Duration::ZERO,
+            silence: Duration::ZERO,
+            silent_since: None,
             step: Step::Intent,
             stage: None,
             deletions_over: false,
@@ -131,11 +133,13 @@ impl Shutdown {
 
     /// Sets the time limits, because others wait for the lock. In Assist the agent holds it no
     /// longer than the sum of the kubelet's periods and a margin. In the other modes it holds it no
-    /// longer than the priority groups and their reports need. ([AP13])
+    /// longer than the priority groups and their reports need. Time in which the API gave no answer
+    /// does not count. ([AP13])
     fn set_times(&mut self, facts: &Facts) {
+        let silence = self.silence_until(facts.clock.monotonic());
         let groups = facts.settings.priority_groups.as_ref();
         let groups = groups.filter(|_| self.found.mode != Mode::Assist);
-        let wanted = groups.map(|it| self.mode_since + wanted_delay(Some(it), None));
+        let wanted = groups.map(|it| self.mode_since + silence + wanted_delay(Some(it), None));
         let budget = Budget::of(wanted.map_or(self.granted, |wanted| wanted.min(self.granted)));
         let mut ends = Timetable { pre_mark: self.ends.pre_mark, ..budget.timetable() };
         let period = facts.kubelet.facts.as_ref().and_then(|facts| facts.shutdown_period);
@@ -143,11 +147,26 @@ impl Shutdown {
             && let Some(period) = period.filter(|period| !period.is_zero())
         {
             let granted = TimeSpan::from_secs(self.granted.as_secs().max(1));
-            ends.end = ends.end.min(assist_hold_max(period, granted));
+            ends.end = ends.end.min(assist_hold_max(period + silence, granted));
             ends.last_writes = ends.end.saturating_sub(budget.last_writes);
             ends.kill = ends.kill.min(ends.last_writes);
         }
         self.ends = ends;
+    }
+
+    fn silence_until(&self, now: Duration) -> Duration {
+        self.silence + self.silent_since.map_or(Duration::ZERO, |at| now.saturating_sub(at))
+    }
+
+    /// Counts the time in which the API gives no answer, by which the shutdown may take longer.
+    fn note_silence(&mut self, facts: &Facts, out: &Out) {
+        let now = facts.clock.monotonic();
+        if out.status.api_reachable && self.silent_since.is_none() {
+            return;
+        }
+        self.silence = self.silence_until(now);
+        self.silent_since = (!out.status.api_reachable).then_some(now);
+        self.set_times(facts);
     }
 
     /// Enlists the pods, and announces the shutdown in the journal, on the node and to people.
@@ -229,6 +248,7 @@ impl Shutdown {
             self.note_reported(facts);
             return;
         }
+        self.note_silence(facts, out);
         if self.may_end(&facts.clock) {
             self.reconsider_mode(facts, out, node);
         }
@@ -287,6 +307,14 @@ impl Shutdown {
     /// Follows new facts about the kubelet until the first termination. After it, the mode changes
     /// only towards more work by the agent. ([AP16])
     fn reconsider_mode(&mut self, facts: &Facts, out: &mut Out, node: &mut NodeWrites) {
+        while let Some((next, for_good)) = self.other_mode(facts) {
+            self.change_mode(next, for_good, facts, out);
+            self.announce(facts, node);
+        }
+    }
+
+    /// The mode to change to, and whether it stays.
+    fn other_mode(&self, facts: &Facts) -> Option<(Detected, bool)> {
         let found = facts.detected();
         let now = facts.clock.monotonic();
         let fresh = facts.kubelet.seen_at > self.taken_up_at;
@@ -300,23 +328,22 @@ impl Shutdown {
         let stand_in = gone && self.found.mode != Mode::Substitute;
         let differs = (found.mode, found.marks_only) != (self.found.mode, self.found.marks_only);
         let other = learnt && differs && found.mode != Mode::Observe;
+        if stand_in || other {
+            return Some((found, !other));
+        }
         let back = self.found.mode == Mode::Substitute
             && self.elapsed(now) < self.ends.last_writes
             && facts.kubelet.lives_since.is_some_and(|at| facts.clock.reached(at + KUBELET_BACK));
         let marks_only = facts.settings.priority_groups.is_none();
-        let next = if stand_in || other {
-            found
-        } else if back {
+        let why = if back {
             // The kubelet would restart what the runtime stops, and has no lock. ([W6])
-            Detected { mode: Mode::Replace, marks_only, why: "the kubelet is back" }
+            "the kubelet is back"
         } else if self.kubelet_is_done(facts) {
-            let why = "the kubelet gave its lock back and left pods running";
-            Detected { mode: Mode::Replace, marks_only, why }
+            "the kubelet gave its lock back and left pods running"
         } else {
-            return;
+            return None;
         };
-        self.change_mode(next, !other, facts, out);
-        self.announce(facts, node);
+        Some((Detected { mode: Mode::Replace, marks_only, why }, true))
     }
 
     fn kubelet_is_done(&self, facts: &Facts) -> bool {

@@ -242,3 +242,32 @@ fn the_answer_to_an_event_says_whether_the_api_answers() {
     assert!(!after_a_shutdown(&["*"]));
     assert!(after_a_shutdown(&["announce *", "taint *"]));
 }
+
+#[test]
+fn time_in_which_the_api_is_silent_does_not_count() {
+    // 40 s are enough for the groups and their reports; 90 s are granted. ([AP13])
+    let mut world = replace(vec![job("a")]);
+    world.answers.insert("*".into(), failing(FailureKind::Unknown, ALWAYS));
+    world.shutdown(90);
+    world.pass(ms(42_000));
+    assert!(!world.released(), "{:?}", world.logged);
+    world.answers.clear();
+    world.pass(ms(3_000));
+    assert_eq!(world.done(&["delete"]).len(), 1, "{:?}", world.log);
+    world.ends("a", Phase::Failed);
+    assert!(world.released());
+    assert_eq!(world.disrupted(), ["a"]);
+}
+
+#[test]
+fn a_silent_api_holds_the_lock_no_longer_than_granted() {
+    for facts in [plain(), armed()] {
+        let mut world = World::standing(settings(), facts, vec![job("a")]);
+        world.answers.insert("*".into(), failing(FailureKind::Unknown, ALWAYS));
+        world.shutdown(60);
+        world.pass(ms(45_000));
+        assert!(!world.released(), "{:?}", world.logged);
+        world.pass(ms(15_000));
+        assert!(world.released(), "{:?}", world.logged);
+    }
+}

@@ -5,6 +5,7 @@ use crate::agent::{LockState, Settings, WouldHave};
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodSource, PodView};
 use crate::protocol::event::{Event, RuntimeState};
+use crate::protocol::node::KubeletFacts;
 use crate::shutdown::Mode;
 
 const JOB: Owner = Owner::Job;
@@ -400,4 +401,18 @@ fn nothing_is_granted_and_the_marks_still_go_out() {
     world.shutdown(0);
     assert_eq!(world.disrupted(), ["a"]);
     assert!(world.released());
+}
+
+#[test]
+fn a_kubelet_that_is_back_without_a_lock_leaves_the_pods_to_the_agent() {
+    // Two changes of the mode at one moment: the driver asks whether anything is left to give.
+    let blind = Settings { runtime: false, ..settings() };
+    let mut world = World::standing(blind, armed(), vec![job("a")]);
+    world.event(Event::KubeletSeen(dead()));
+    world.shutdown(60);
+    world.pass(ms(2_100));
+    assert_eq!(world.done(&["delete", "stop"]), [""; 0]);
+    world.event(Event::KubeletSeen(KubeletFacts { lock_armed: Some(false), ..armed() }));
+    world.pass(ms(2_000));
+    assert_eq!(world.done(&["delete"]).len(), 1, "{:?}", world.logged);
 }

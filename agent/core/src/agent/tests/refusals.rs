@@ -152,3 +152,21 @@ fn a_pod_that_stays_refused_does_not_speak_for_the_others() {
         assert!(!world.logged.iter().any(|line| line.contains("forbids")));
     }
 }
+
+#[test]
+fn each_pod_is_asked_about_before_a_right_counts_as_missing() {
+    let mut pods = jobs(14);
+    for pod in &mut pods[12..] {
+        pod.priority = 2_000_000_000;
+    }
+    let mut one_by_one = settings();
+    one_by_one.in_flight_max = 1;
+    let mut world = World::standing(one_by_one, plain(), pods);
+    for n in 0..12 {
+        refuse(&mut world, &format!("delete p{n:02} 20"));
+    }
+    world.shutdown(40);
+    world.pass(ms(12_000));
+    let granted = world.pods.values().filter(|pod| pod.is_terminating()).count();
+    assert_eq!(granted, 2, "{:?}", world.log);
+}
