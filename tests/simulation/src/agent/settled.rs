@@ -9,6 +9,7 @@ use agent_core::shutdown::Mode;
 
 use super::kubelet::{Health, Stage as Worker};
 use super::logind::Stage;
+use super::scenario::Behaviour;
 use super::world::{Life, World, name_of};
 
 /// How often the checks run.
@@ -17,6 +18,9 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 const UNTIDY_MAX: u32 = 35;
 /// Less than the minute after which proof of life alone, without a journal, finds a mark.
 const UNTIDY_MAX_ROUGH: u32 = 50;
+/// The same with an API that does not accept every fourth call: several retries in a row fail, and
+/// the wait between them grows to 30 s.
+const UNTIDY_MAX_REFUSED: u32 = 200;
 /// How long after its deadline the lock may be released.
 const LATE: Duration = Duration::from_millis(60);
 /// How long after the last report the agent may hold the lock.
@@ -51,7 +55,9 @@ impl World {
         let mode = self.mode();
         let terminating =
             self.ledger.reported.values().any(|pod| pod.is_terminating() && !pod.is_terminal());
-        let others_end = terminating || self.behaviour.settings.priority_groups.is_none();
+        // A kubelet that is back restarts what the agent stopped in its place.
+        let back = mode == Some(Mode::Substitute) && self.kubelet.health == Health::Live;
+        let others_end = terminating || back || self.behaviour.settings.priority_groups.is_none();
         let Some(shutdown) = &mut self.ledger.shutdown else { return };
         if !held || self.ledger.frozen_at.is_some() || thawed || !shutdown.heard || shutdown.blamed
         {
@@ -117,8 +123,13 @@ impl World {
         }
         let found = self.untidy();
         self.ledger.untidy = if found.is_empty() { 0 } else { self.ledger.untidy + 1 };
-        let calm = self.behaviour.strict;
-        let most = if calm { UNTIDY_MAX } else { UNTIDY_MAX_ROUGH };
+        let Behaviour { strict, lost_requests, lost_replies, refusals, .. } = self.behaviour;
+        let refused = lost_requests + lost_replies + refusals >= 250;
+        let most = match (strict, refused) {
+            (true, _) => UNTIDY_MAX,
+            (false, false) => UNTIDY_MAX_ROUGH,
+            (false, true) => UNTIDY_MAX_REFUSED,
+        };
         if self.ledger.untidy == most {
             self.violate(&format!("not tidied up in {most} s: {}", found.join(", ")));
         }
