@@ -111,7 +111,7 @@ pub(super) enum Answer<'a> {
 }
 
 /// The actions of this decision, and those under way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Calls {
     next: u64,
     /// What this decision gives.

@@ -21,7 +21,7 @@ pub(super) const CHECK_LASTS: Duration = Duration::from_secs(2);
 const AHEAD: SignedDuration = SignedDuration::from_mins(1);
 
 /// Our lock, and the requests for a longer delay.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct DelayLock {
     pub(super) state: LockState,
     taking: Attempt,

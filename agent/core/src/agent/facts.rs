@@ -13,7 +13,7 @@ use crate::shutdown::budget::wanted_delay;
 use crate::termination::clock::Clock;
 
 /// What the agent knows.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub(super) settings: Settings,
     pub(super) clock: Clock,
@@ -29,7 +29,7 @@ pub(super) struct Facts {
 }
 
 /// What logind last reported.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct LogindFacts {
     pub(super) state: Option<LogindState>,
     pub(super) connected: bool,
@@ -53,7 +53,7 @@ pub(super) struct Situation {
 }
 
 /// What has changed since the last decision, in its order.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum News {
     /// The first list of pods.
     FirstList,

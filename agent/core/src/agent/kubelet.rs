@@ -7,7 +7,7 @@ use crate::protocol::node::{Healthz, KubeletFacts};
 use crate::termination::hanging::{KubeletLiveness, StuckTimes};
 
 /// The kubelet's last known state.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct KubeletMemory {
     pub(super) facts: Option<KubeletFacts>,
     pub(super) seen_at: Duration,

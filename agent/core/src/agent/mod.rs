@@ -84,7 +84,7 @@ pub struct Plan {
 }
 
 /// The agent's state machine: what it knows, what each of its parts remembers, and what they give.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Agent {
     facts: Facts,
     news: Vec<News>,

@@ -20,7 +20,7 @@ use crate::termination::attempt::{Attempt, Pace, REPEATABLE, Refusal, WAIT_MAX, 
 const PATCH_NODES: &str = "patch nodes";
 
 /// The wanted writes to the node, and their progress.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct NodeWrites {
     announce: Write<String>,
     publish: Write<String>,
@@ -28,7 +28,7 @@ pub(super) struct NodeWrites {
 }
 
 /// One value to write to the node.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Write<T> {
     wanted: Option<T>,
     under_way: Option<T>,

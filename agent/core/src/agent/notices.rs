@@ -85,7 +85,7 @@ pub(super) const PRESSURE_OVERLAP: &str = "EvictionThresholdOverlap";
 const WAITING_MAX: usize = 512;
 
 /// Events to send.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Notices {
     waiting: VecDeque<Notice>,
 }

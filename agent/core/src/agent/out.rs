@@ -18,7 +18,7 @@ use crate::termination::clock::Clock;
 const EVENTS_AT_ONCE: usize = 4;
 
 /// The results of decisions.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Out {
     pub(super) calls: Calls,
     pub(super) journal: Writer,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::pod::{PodUid, PodView};
 
 /// The cache of pods.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Pods {
     by_uid: BTreeMap<PodUid, PodView>,
     listed: bool,

@@ -6,7 +6,7 @@ use super::notices::UNBOUNDED;
 use super::out::Out;
 
 /// How the policies are heeded.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Policies {
     /// Whether the operator lets the agent act.
     enforce: bool,

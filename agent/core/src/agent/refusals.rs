@@ -26,7 +26,7 @@ const PROBE_MAX: Duration = Duration::from_secs(1);
 pub(super) const FORBIDDEN_FOR: Duration = Duration::from_mins(10);
 
 /// All verbs that were tried.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Refusals {
     verbs: BTreeMap<&'static str, Asked>,
     /// Until when a shutdown treats a refusal as temporary, on CLOCK_MONOTONIC.
@@ -34,7 +34,7 @@ pub(super) struct Refusals {
 }
 
 /// What the API has responded to one verb.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Asked {
     /// RBAC has allowed a call: a refusal then comes from admission, and concerns its pod.
     granted: bool,

@@ -39,7 +39,7 @@ use crate::termination::{patches, stop_timeout};
 const CHECK_LASTS: Duration = Duration::from_millis(500);
 
 /// The pods that are checked.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Stuck {
     cases: BTreeMap<PodUid, Case>,
     /// When each pod was first seen deleted, on CLOCK_MONOTONIC.
@@ -51,7 +51,7 @@ pub(super) struct Stuck {
 }
 
 /// A pod that hangs, or hung.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Case {
     pod: PodRef,
     liveness: KubeletLiveness,

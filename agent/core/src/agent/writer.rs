@@ -11,14 +11,14 @@ use epilogue_common::outcome::Outcome;
 /// Further records are dropped: the disk has refused writes for a long time.
 const PENDING_MAX: usize = 10_000;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Write {
     Append(Vec<Record>),
     Close,
 }
 
 /// The records to write.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Writer {
     pending: VecDeque<Write>,
     attempt: Attempt,

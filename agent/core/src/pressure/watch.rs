@@ -60,7 +60,7 @@ pub struct Cause {
 }
 
 /// State between two checks.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Watch {
     config: EvictionConfig,
     /// When each crossed threshold was first seen crossed, by position.

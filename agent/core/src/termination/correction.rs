@@ -14,7 +14,7 @@ use crate::protocol::action::PodRef;
 const LATE_RIGHT: Refusal = Refusal::UpTo(16);
 
 /// One correction.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Correction {
     /// The pod.
     pub pod: PodRef,

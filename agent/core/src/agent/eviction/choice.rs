@@ -42,7 +42,7 @@ const REFUSED_LASTS: Duration = Duration::from_mins(10);
 const MEASURING: Pace = Pace { wait_max: Duration::from_secs(5), latest: None, salt: 5 };
 
 /// The measurements for a choice, and earlier choices.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Choices {
     asks: BTreeMap<Resource, Ask>,
     /// The end of each signal's pause between choices.
@@ -55,7 +55,7 @@ pub(super) struct Choices {
 }
 
 /// A measurement of pods that is under way, or that failed.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Ask {
     attempt: Attempt,
     /// The pods, if the measurement covers all of them: only then can they be ranked.

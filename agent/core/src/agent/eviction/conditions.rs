@@ -47,14 +47,14 @@ impl Kind {
 }
 
 /// Both conditions.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct NodeConditions {
     memory: Condition,
     io: Condition,
 }
 
 /// One condition: its wanted state and its progress.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Condition {
     stalls: bool,
     seen_at: Option<Duration>,

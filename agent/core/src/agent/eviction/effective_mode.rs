@@ -24,7 +24,7 @@ pub(super) enum EffectiveMode {
 }
 
 /// The signals for which the kubelet acts before the agent.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Overlaps {
     now: BTreeSet<Signal>,
     reported: BTreeSet<Signal>,

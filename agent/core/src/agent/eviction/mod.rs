@@ -35,7 +35,7 @@ use stalls::Stalls;
 use victim::Victim;
 
 /// The node's pressure, and the evictions in progress.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Evictions {
     watch: Watch,
     sampling: Sampling,

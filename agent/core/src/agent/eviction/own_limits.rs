@@ -23,7 +23,7 @@ const EVERY: Duration = Duration::from_secs(10);
 const WAITED_FOR: Duration = Duration::from_secs(10);
 
 /// When limits were last checked.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct OwnLimits {
     asked_at: Option<Duration>,
 }

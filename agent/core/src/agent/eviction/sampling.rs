@@ -28,7 +28,7 @@ const SLOW: Duration = Duration::from_secs(1);
 const BACK_OFF: Pace = Pace { wait_max: Duration::from_secs(5), latest: None, salt: 3 };
 
 /// The samples of the node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Sampling {
     attempt: Attempt,
     began_at: Option<Duration>,

@@ -28,7 +28,7 @@ const SETTLES: Duration = Duration::from_secs(1);
 const REPORTED_LASTS: Duration = Duration::from_mins(10);
 
 /// The observed stalls.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Stalls {
     before: Option<StallSample>,
     /// Number of samples in a row in which the node stalled.

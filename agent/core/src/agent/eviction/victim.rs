@@ -31,7 +31,7 @@ const END_MARGIN: Duration = Duration::from_secs(30);
 const PROOF_LASTS: Duration = Duration::from_millis(500);
 
 /// Why a pod is evicted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Why {
     /// The signal's name in metrics.
     pub(super) signal: &'static str,
@@ -41,7 +41,7 @@ pub(super) struct Why {
 }
 
 /// A pod whose eviction is in progress.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Victim {
     pub(super) termination: PodTermination,
     pub(super) signal: &'static str,

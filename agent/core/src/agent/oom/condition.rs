@@ -40,7 +40,7 @@ pub(super) struct OomCondition {
 }
 
 /// One pod's condition.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Condition {
     pod: PodRef,
     cause: OomCondition,
@@ -60,7 +60,7 @@ struct Condition {
 }
 
 /// All conditions.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Conditions {
     pods: BTreeMap<PodUid, Condition>,
     /// The pods whose conditions were refused since the last accepted one.

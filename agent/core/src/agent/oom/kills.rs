@@ -33,7 +33,7 @@ pub(super) enum Inspect {
 pub(super) type Place = (PodUid, Option<String>);
 
 /// One kill.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Kill {
     /// The merged reports of the witnesses.
     pub(super) what: OomKill,

@@ -10,7 +10,7 @@ use crate::pod::{PodUid, PodView};
 use crate::protocol::pressure::{OomConstraint, OomKill, OomWitness};
 
 /// The pods that are already covered.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Late {
     /// Whether the pods of the first list were excluded.
     begun: bool,

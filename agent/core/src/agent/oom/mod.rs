@@ -41,7 +41,7 @@ const CHILDREN_REPORTED_EVERY: Duration = Duration::from_mins(1);
 const OOMD_WAITING_MAX: usize = 256;
 
 /// What is known of kills.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Oom {
     /// The latest kill of each container.
     kills: BTreeMap<Place, Kill>,
@@ -53,7 +53,7 @@ pub(super) struct Oom {
 }
 
 /// Child processes of one container that were killed.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Children {
     reported_at: Option<Duration>,
     unreported: u32,

@@ -21,7 +21,7 @@ use crate::termination::correction::Correction;
 use crate::termination::patches::{self, stands};
 
 /// A mark in question.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Case {
     correction: Correction,
     why: Why,

@@ -33,7 +33,7 @@ use survivors::Survivors;
 const WITNESS_LASTS: Duration = Duration::from_mins(1);
 
 /// All marks that are in question, and what was decided about others.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct OwnMarks {
     cases: BTreeMap<PodUid, Case>,
     /// How many marks the recovery after a boot has written or removed.

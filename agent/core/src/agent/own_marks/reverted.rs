@@ -12,12 +12,12 @@ use crate::protocol::event::ActionResult;
 use crate::termination::patches::is_ours;
 
 /// Writes whose revert would show: the last one per pod of the node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct RevertedWrites {
     writes: BTreeMap<PodUid, Written>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Written {
     purpose: Purpose,
     /// Whether the API has shown the write: earlier states do not prove a revert.

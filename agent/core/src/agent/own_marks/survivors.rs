@@ -24,14 +24,14 @@ const VOUCHES: Duration = Duration::from_mins(1);
 const STOP_LATE: Duration = Duration::from_secs(10);
 
 /// Runtime checks of pods that live on under a mark of ours.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Survivors {
     inspections: BTreeMap<PodUid, Inspection>,
     /// Pods whose stop was under way at a cancel, and then did not stop them.
     doubted: BTreeSet<PodUid>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Inspection {
     attempt: Attempt,
     /// The earliest time of the next check, on CLOCK_MONOTONIC.

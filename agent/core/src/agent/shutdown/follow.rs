@@ -19,7 +19,7 @@ use crate::shutdown::Mode;
 use crate::termination::progress::Terminator;
 
 /// The shutdown, if one goes on, and what may lead to one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in super::super) struct Shutdowns {
     pub(in super::super) current: Option<Shutdown>,
     /// The shutdown of this boot in the journal, until logind reports whether it goes on.

@@ -16,7 +16,7 @@ use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::Mode;
 
 /// A shutdown, as recorded in the journal.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in super::super) struct Journaled {
     boot_id: String,
     /// CLOCK_BOOTTIME at the signal.

@@ -39,7 +39,7 @@ pub(super) use journaled::recall;
 type Left = BTreeMap<LeftReason, usize>;
 
 /// One shutdown.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Shutdown {
     /// When the shutdown was taken up, and how much of its time had passed by then.
     taken_up_at: Duration,
@@ -100,7 +100,7 @@ impl Recorded {
 }
 
 /// One priority group, or several together, under way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ActiveStage {
     ends_at: Duration,
     pods: Vec<PodUid>,
@@ -124,7 +124,7 @@ impl ActiveStage {
 }
 
 /// The progress of the release.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Release {
     /// The agent holds the lock and awaits reports.
     Holding,

@@ -34,7 +34,7 @@ const KUBELET_BACK: Duration = Duration::from_secs(3);
 const LATE_MARKS: Duration = Duration::from_secs(1);
 
 /// How the agent learnt of a shutdown.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Begin {
     granted: Option<Duration>,
     kind: Option<ShutdownKind>,
