@@ -74,7 +74,10 @@ impl Agent {
     fn answered(&mut self, part: Part, verb: Verb, uid: &PodUid, answer: Answer<'_>) {
         let Self { facts, out, shutdowns, own_marks, evictions, .. } = self;
         match (part, answer) {
-            (Part::Shutdown, Answer::Runtime(result)) if !shutdowns.has(uid) => {
+            // A check that was under way at a cancel says nothing of a stop that still is.
+            (Part::Shutdown, Answer::Runtime(result))
+                if verb == Verb::Stop && !shutdowns.has(uid) =>
+            {
                 own_marks.was_stopped_late(uid, result, facts);
             }
             (Part::Shutdown | Part::Drained, answer) => {

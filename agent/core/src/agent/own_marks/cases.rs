@@ -285,7 +285,9 @@ impl OwnMarks {
             return;
         }
         if let Why::Unsorted { at, had_run, stopped } = case.why {
-            let stopped = result.as_ref().map_or(stopped, RuntimeState::nothing_runs);
+            // The sandbox may outlive the containers: the process that stopped them died.
+            let ended = |state: &RuntimeState| state.containers_ended() || state.nothing_runs();
+            let stopped = result.as_ref().map_or(stopped, ended);
             let pod = case.correction.pod.clone();
             if stopped {
                 self.confirm(pod, at, had_run);

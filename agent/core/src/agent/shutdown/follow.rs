@@ -194,6 +194,9 @@ impl Shutdowns {
     /// Ends the cancelled shutdown and hands its marks over.
     fn leave(&mut self, facts: &Facts, out: &mut Out, own_marks: &mut OwnMarks) {
         let Some(shutdown) = self.current.take() else { return };
+        // An earlier process may have stopped pods that this one knows only by their marks.
+        let asks = shutdown.resumed && facts.settings.runtime;
+        let asks = |uid: &PodUid| asks && facts.pods.get(uid).is_none_or(PodView::cannot_run_again);
         for (uid, termination) in shutdown.terminations {
             if !termination.mark.was_sent() {
                 continue;
@@ -204,12 +207,23 @@ impl Shutdowns {
                 && facts.pods.get(&uid).is_some_and(PodView::cannot_run_again);
             if stopped {
                 own_marks.keep(uid);
+            } else if asks(&uid) {
+                own_marks.sort(
+                    termination.pod,
+                    termination.marked_at,
+                    termination.had_run,
+                    termination.end.is_done(),
+                );
             } else {
                 own_marks.remove(termination.pod, termination.marked_at);
             }
         }
         for (pod, at) in shutdown.carried.into_values() {
-            own_marks.remove(pod, at);
+            if asks(&pod.uid) {
+                own_marks.sort(pod, at, true, false);
+            } else {
+                own_marks.remove(pod, at);
+            }
         }
     }
 
