@@ -3,6 +3,7 @@
 
 use ::simulation::small_scopes::{
     self, ENDINGS, Faults, JobKind, LEADERS, LOSSES, Limits, ONE, POLICIES, Sabotage, Scope, TWO,
+    agent,
 };
 
 /// Explores scopes, prints how many states each has, and compares.
@@ -12,7 +13,7 @@ fn assert_hold(scopes: &[Scope]) {
         let report = small_scopes::explore(scope, Limits::default());
         println!("{}: {} states, {} at rest", scope.name, report.states, report.settled);
         match &report.violation {
-            Some(violation) => problems.push(small_scopes::failure(scope, violation)),
+            Some(violation) => problems.push(small_scopes::failure(scope.name, violation)),
             None if report.states != scope.states => {
                 let (name, expected) = (scope.name, scope.states);
                 let found = report.states;
@@ -61,7 +62,7 @@ fn assert_caught(sabotage: Sabotage, scope: Scope, text: &str) {
     let scope = Scope { sabotage: Some(sabotage), ..scope };
     let report = small_scopes::explore(&scope, Limits::default());
     let violation = report.violation.expect("the mistake must be caught");
-    println!("{}", small_scopes::failure(&scope, &violation));
+    println!("{}", small_scopes::failure(scope.name, &violation));
     assert!(violation.problem.contains(text), "{sabotage:?}: {}", violation.problem);
     assert!(!violation.path.is_empty(), "{sabotage:?} needs no action");
 }
@@ -102,4 +103,62 @@ caught! {
     a_failed_phase_over_a_running_container_is_caught:
         FailStarted in Scope { kind: JobKind::PendingTimeout, ..ONE },
         by "is called Failed while its container runs";
+}
+
+/// Explores scopes of the agent, prints how many states each has, and compares.
+#[test]
+fn an_agent_reports_each_end_and_marks_no_live_pod_in_any_order() {
+    let mut problems = Vec::new();
+    for scope in agent::SMALL {
+        let report = small_scopes::explore_agent(scope, Limits::default());
+        println!("{}: {} states, {} at rest", scope.name, report.states, report.settled);
+        match &report.violation {
+            Some(violation) => problems.push(small_scopes::failure(scope.name, violation)),
+            None if report.states != scope.states => {
+                let (name, expected) = (scope.name, scope.states);
+                let found = report.states;
+                problems.push(format!("scope {name}: {found} states, expected {expected}\n"));
+            }
+            None => {}
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.concat());
+}
+
+/// A mistake of the agent has to lead to a violation with this text, by so many actions.
+fn assert_agent_caught(sabotage: agent::Sabotage, scope: agent::Scope, text: &str, actions: usize) {
+    let scope = agent::Scope { sabotage: Some(sabotage), ..scope };
+    let report = small_scopes::explore_agent(&scope, Limits::default());
+    let violation = report.violation.expect("the mistake must be caught");
+    println!("{}", small_scopes::failure(scope.name, &violation));
+    assert!(violation.problem.contains(text), "{sabotage:?}: {}", violation.problem);
+    assert_eq!(violation.path.len(), actions, "{sabotage:?}");
+}
+
+macro_rules! agent_caught {
+    ($($name:ident: $sabotage:ident in $scope:expr, by $text:literal after $actions:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            assert_agent_caught(agent::Sabotage::$sabotage, $scope, $text, $actions);
+        }
+    )*};
+}
+
+agent_caught! {
+    an_agent_that_fails_a_running_pod_is_caught:
+        FailFirst in agent::LIVES, by "is Failed while its container runs" after 4;
+    an_agent_that_terminates_without_a_mark_is_caught:
+        NeverMark in agent::LIVES, by "is terminated before it has DisruptionTarget" after 4;
+    an_agent_that_leaves_pods_in_silence_is_caught:
+        NeverEnd in agent::LIVES, by "unreported, and the agent did not say so" after 38;
+    an_agent_that_releases_its_lock_early_is_caught:
+        ReleaseFirst in agent::LIVES, by "the lock is released" after 3;
+    a_mark_that_stays_after_a_cancel_is_caught:
+        NeverClear in agent::CANCELLED, by "lives on with DisruptionTarget" after 19;
+    an_agent_that_overwrites_the_mark_of_others_is_caught:
+        Overwrite in agent::OTHERS_MARK, by "loses the DisruptionTarget of somebody else" after 3;
+    an_agent_without_a_lock_after_a_cancel_is_caught:
+        NeverLock in agent::CANCELLED, by "the agent holds no lock" after 26;
+    an_agent_that_gives_an_action_twice_is_caught:
+        GiveTwice in agent::LIVES, by "asked again with nothing new" after 2;
 }

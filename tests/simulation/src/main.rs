@@ -84,29 +84,73 @@ fn main() -> anyhow::Result<()> {
 
 /// Explores scopes, and prints what each of them has.
 fn explore(which: &str, states_max: usize) -> anyhow::Result<()> {
-    let all = || small_scopes::small().chain(small_scopes::LARGE);
-    let scopes: Vec<&Scope> = match which {
-        "small" => small_scopes::small().collect(),
-        "large" => small_scopes::LARGE.iter().collect(),
-        name => all().filter(|scope| scope.name == name).collect(),
-    };
-    let names = || all().map(|scope| scope.name).collect::<Vec<_>>().join(", ");
+    let limits = Limits { states_max, ..Limits::default() };
+    let scopes: Vec<AnyScope> = AnyScope::all().filter(|scope| scope.is(which)).collect();
+    let names = || AnyScope::all().map(AnyScope::name).collect::<Vec<_>>().join(", ");
     ensure!(!scopes.is_empty(), "no scope {which:?}: expected small, large, or one of {}", names());
     println!("| scope | states | actions | at rest | beyond | seconds |");
     println!("|---|---|---|---|---|---|");
     for scope in scopes {
         let began = Instant::now();
-        let limits = Limits { states_max, ..Limits::default() };
-        let report = small_scopes::explore(scope, limits);
+        let report = scope.explore(limits);
         let seconds = began.elapsed().as_secs_f64();
         let small_scopes::Report { states, transitions, settled, beyond, .. } = report;
-        let name = scope.name;
+        let name = scope.name();
         println!("| {name} | {states} | {transitions} | {settled} | {beyond} | {seconds:.1} |");
         if let Some(violation) = &report.violation {
-            bail!("{}", small_scopes::failure(scope, violation));
+            bail!("{}", small_scopes::failure(name, violation));
         }
     }
     Ok(())
+}
+
+/// A scope of either program.
+#[derive(Clone, Copy)]
+enum AnyScope {
+    Controller(&'static Scope),
+    Agent(&'static small_scopes::agent::Scope),
+}
+
+impl AnyScope {
+    fn small() -> impl Iterator<Item = Self> {
+        let agent = small_scopes::agent::SMALL.iter().map(Self::Agent);
+        small_scopes::small().map(Self::Controller).chain(agent)
+    }
+
+    fn large() -> impl Iterator<Item = Self> {
+        let agent = small_scopes::agent::LARGE.iter().map(Self::Agent);
+        small_scopes::LARGE.iter().map(Self::Controller).chain(agent)
+    }
+
+    fn all() -> impl Iterator<Item = Self> {
+        Self::small().chain(Self::large())
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Controller(scope) => scope.name,
+            Self::Agent(scope) => scope.name,
+        }
+    }
+
+    fn explore(self, limits: Limits) -> small_scopes::Report {
+        match self {
+            Self::Controller(scope) => small_scopes::explore(scope, limits),
+            Self::Agent(scope) => small_scopes::explore_agent(scope, limits),
+        }
+    }
+
+    /// Whether `small`, `large` or a name means it.
+    fn is(self, which: &str) -> bool {
+        let among = |mut scopes: Box<dyn Iterator<Item = Self>>| {
+            scopes.any(|scope| scope.name() == self.name())
+        };
+        match which {
+            "small" => among(Box::new(Self::small())),
+            "large" => among(Box::new(Self::large())),
+            name => self.name() == name,
+        }
+    }
 }
 
 fn simulate(arguments: &Arguments, seed: u64, trace: bool) -> Seen {

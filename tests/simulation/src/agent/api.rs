@@ -15,31 +15,31 @@ use super::merge::merge;
 
 /// A pod as it is stored.
 #[derive(Clone, Debug)]
-pub(super) struct Stored {
+pub(crate) struct Stored {
     /// Everything outside `status`.
     fixed: PodView,
-    pub(super) status: Value,
-    pub(super) annotations: Value,
+    pub(crate) status: Value,
+    pub(crate) annotations: Value,
     /// Whether a Job's finalizer keeps the object.
-    pub(super) finalizer: bool,
-    pub(super) active_deadline: Option<i64>,
+    pub(crate) finalizer: bool,
+    pub(crate) active_deadline: Option<i64>,
     deleted_at: Option<Timestamp>,
 }
 
 /// What a kubelet reports of containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shown {
-    pub(super) running_since: Option<Timestamp>,
+pub(crate) struct Shown {
+    pub(crate) running_since: Option<Timestamp>,
     /// By name.
-    pub(super) ids: Vec<(String, String)>,
-    pub(super) restarted: bool,
+    pub(crate) ids: Vec<(String, String)>,
+    pub(crate) restarted: bool,
     /// Containers whose status says `OOMKilled`.
-    pub(super) killed: Vec<String>,
+    pub(crate) killed: Vec<String>,
 }
 
 /// A change that watches see.
 #[derive(Clone, Debug)]
-pub(super) enum Change {
+pub(crate) enum Change {
     /// A pod is new or different.
     Pod(Box<Stored>),
     /// A pod's object is gone; this was its last state.
@@ -49,19 +49,18 @@ pub(super) enum Change {
 }
 
 /// The store.
-#[derive(Debug, Default)]
-pub(super) struct Api {
-    version: u64,
-    pub(super) pods: BTreeMap<PodUid, Stored>,
-    pub(super) node: NodeView,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Api {
+    pub(crate) pods: BTreeMap<PodUid, Stored>,
+    pub(crate) node: NodeView,
     /// Every change so far.
-    pub(super) log: Vec<Change>,
+    pub(crate) log: Vec<Change>,
     /// The server's own clock.
-    pub(super) clock: Timestamp,
+    pub(crate) clock: Timestamp,
 }
 
 impl Stored {
-    pub(super) fn new(fixed: PodView, finalizer: bool) -> Self {
+    pub(crate) fn new(fixed: PodView, finalizer: bool) -> Self {
         let status = json!({"phase": "Pending", "conditions": []});
         let annotations = json!({});
         let (active_deadline, deleted_at) = (None, None);
@@ -69,7 +68,7 @@ impl Stored {
     }
 
     /// The view that the agent's shell reads from the object.
-    pub(super) fn view(&self) -> PodView {
+    pub(crate) fn view(&self) -> PodView {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let disruption = self.condition(DISRUPTION_TARGET).map(|condition| Disruption {
             stands: condition["status"] == "True",
@@ -89,7 +88,7 @@ impl Stored {
     }
 
     /// Applies the kubelet's report of the containers: they have run, and since when they run now.
-    pub(super) fn note_containers(&mut self, shown: Shown) {
+    pub(crate) fn note_containers(&mut self, shown: Shown) {
         self.fixed.has_run = true;
         self.fixed.running_since = shown.running_since;
         self.fixed.details.container_ids = shown.ids;
@@ -97,7 +96,7 @@ impl Stored {
         self.fixed.details.oom_reported = shown.killed;
     }
 
-    pub(super) fn shown(&self) -> Shown {
+    pub(crate) fn shown(&self) -> Shown {
         let details = &self.fixed.details;
         Shown {
             running_since: self.fixed.running_since,
@@ -107,19 +106,19 @@ impl Stored {
         }
     }
 
-    pub(super) fn deleted_at(&self) -> Option<Timestamp> {
+    pub(crate) fn deleted_at(&self) -> Option<Timestamp> {
         self.deleted_at
     }
 
-    pub(super) fn uid(&self) -> &PodUid {
+    pub(crate) fn uid(&self) -> &PodUid {
         &self.fixed.uid
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.fixed.name
     }
 
-    pub(super) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         match self.status["phase"].as_str() {
             Some("Running") => Phase::Running,
             Some("Succeeded") => Phase::Succeeded,
@@ -128,32 +127,32 @@ impl Stored {
         }
     }
 
-    pub(super) fn is_terminal(&self) -> bool {
+    pub(crate) fn is_terminal(&self) -> bool {
         matches!(self.phase(), Phase::Succeeded | Phase::Failed)
     }
 
-    pub(super) fn deletion(&self) -> Option<u32> {
+    pub(crate) fn deletion(&self) -> Option<u32> {
         self.fixed.deletion_grace_seconds
     }
 
-    pub(super) fn condition(&self, kind: &str) -> Option<&Value> {
+    pub(crate) fn condition(&self, kind: &str) -> Option<&Value> {
         self.status["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
     }
 
     /// Whether `DisruptionTarget` is True.
-    pub(super) fn is_disrupted(&self) -> bool {
+    pub(crate) fn is_disrupted(&self) -> bool {
         self.condition(DISRUPTION_TARGET).is_some_and(|condition| condition["status"] == "True")
     }
 
     /// Whether it is True with the reason of a kubelet, or of an agent in its place.
-    pub(super) fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         self.condition(DISRUPTION_TARGET).is_some_and(|condition| {
             condition["status"] == "True" && condition["reason"] == TERMINATION_BY_KUBELET
         })
     }
 
     /// Whether it is True with reason and message of a shutdown.
-    pub(super) fn is_marked(&self) -> bool {
+    pub(crate) fn is_marked(&self) -> bool {
         self.condition(DISRUPTION_TARGET).is_some_and(|condition| {
             condition["status"] == "True"
                 && condition["reason"] == TERMINATION_BY_KUBELET
@@ -163,12 +162,12 @@ impl Stored {
 }
 
 impl Api {
-    pub(super) fn create(&mut self, stored: Stored) {
+    pub(crate) fn create(&mut self, stored: Stored) {
         self.store(stored);
     }
 
     /// Changes a pod without a precondition, as its kubelet does. An equal pod is no change.
-    pub(super) fn update(&mut self, uid: &PodUid, change: impl FnOnce(&mut Stored)) {
+    pub(crate) fn update(&mut self, uid: &PodUid, change: impl FnOnce(&mut Stored)) {
         let Some(stored) = self.pods.get(uid) else { return };
         let mut next = stored.clone();
         change(&mut next);
@@ -184,8 +183,10 @@ impl Api {
     }
 
     fn store(&mut self, mut stored: Stored) {
-        self.version += 1;
-        stored.fixed.resource_version = self.version.to_string();
+        // A count of each object's own writes: which of two objects was written first does not
+        // matter to anybody.
+        let before = stored.fixed.resource_version.parse::<u64>().unwrap_or(0);
+        stored.fixed.resource_version = (before + 1).to_string();
         self.log.push(Change::Pod(Box::new(stored.clone())));
         if stored.fixed.deletion_grace_seconds == Some(0) && !stored.finalizer {
             self.pods.remove(&stored.fixed.uid);
@@ -196,7 +197,7 @@ impl Api {
     }
 
     /// PATCH of `pods/status`.
-    pub(super) fn patch_status(&mut self, name: &str, body: &Value) -> Outcome<()> {
+    pub(crate) fn patch_status(&mut self, name: &str, body: &Value) -> Outcome<()> {
         let stored = self.checked(name, body)?;
         let uid = stored.fixed.uid.clone();
         self.update(&uid, |stored| {
@@ -211,7 +212,7 @@ impl Api {
     }
 
     /// PATCH of the pod itself; the model knows only the deadline.
-    pub(super) fn patch_pod(&mut self, name: &str, body: &Value) -> Outcome<()> {
+    pub(crate) fn patch_pod(&mut self, name: &str, body: &Value) -> Outcome<()> {
         let uid = self.checked(name, body)?.fixed.uid.clone();
         let deadline = body["spec"]["activeDeadlineSeconds"].as_i64();
         self.update(&uid, |stored| {
@@ -238,7 +239,7 @@ impl Api {
     }
 
     /// DELETE with a UID as precondition. ([AP9])
-    pub(super) fn delete(&mut self, name: &str, uid: &PodUid, grace: u32) -> Outcome<()> {
+    pub(crate) fn delete(&mut self, name: &str, uid: &PodUid, grace: u32) -> Outcome<()> {
         let stored = self.pods.values().find(|stored| stored.fixed.name == name);
         let Some(stored) = stored else { return Err(failure(FailureKind::NotFound)) };
         if stored.fixed.uid != *uid {
@@ -257,7 +258,7 @@ impl Api {
     }
 
     /// Changes the node's object.
-    pub(super) fn update_node(&mut self, change: impl FnOnce(&mut NodeView)) {
+    pub(crate) fn update_node(&mut self, change: impl FnOnce(&mut NodeView)) {
         let mut next = self.node.clone();
         change(&mut next);
         if next != self.node {

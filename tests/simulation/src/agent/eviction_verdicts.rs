@@ -207,7 +207,7 @@ impl World {
         let Some(victim) = self.victim(&pod.uid).cloned() else { return false };
         let Some(stored) = self.api.pods.get(&pod.uid).cloned() else { return true };
         let in_shutdown = self.ledger.shutdown.is_some();
-        // The empty sandbox of a pod that others deleted may be stopped, whatever it was chosen for.
+        // The empty sandbox of a pod that others deleted may be stopped, whatever it was for.
         let swept = self.runtime.running(&pod.uid) == 0 && stored.deletion().is_some();
         let marked = stored.is_disrupted() || stored.is_terminal();
         if !victim.own_limit && !marked && !in_shutdown && !swept {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 /// Merges `patch` into `target`: objects by field, null removes, `conditions` by their type;
 /// everything else is replaced.
-pub(super) fn merge(target: &mut Value, patch: &Value) {
+pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();
         return;
@@ -42,7 +42,7 @@ fn merge_conditions(target: &mut Value, patch: &Value) {
 }
 
 /// What a status patch of the agent contains although the policy forbids it. ([API11])
-pub(super) fn forbidden(body: &Value) -> Option<String> {
+pub(crate) fn forbidden(body: &Value) -> Option<String> {
     let keys = |value: &Value| -> Vec<String> {
         value.as_object().map(|object| object.keys().cloned().collect()).unwrap_or_default()
     };

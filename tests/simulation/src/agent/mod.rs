@@ -2,7 +2,7 @@
 //! models of the API, the kubelet, the container runtime, logind and the disk. It runs under
 //! faults, in virtual time; a seed replays exactly.
 
-mod api;
+pub(crate) mod api;
 mod disk;
 mod eviction_verdicts;
 mod graceful;
@@ -14,12 +14,12 @@ mod ledger;
 mod logind;
 mod machine;
 mod measuring;
-mod merge;
+pub(crate) mod merge;
 mod needs;
 mod oom_verdicts;
 mod population;
 mod pressure_ledger;
-mod print;
+pub(crate) mod print;
 mod process;
 mod refusing;
 mod reports;

@@ -6,7 +6,7 @@ use agent_core::protocol::action::{Action, ActionId};
 use agent_core::protocol::event::{ActionResult, Event};
 
 /// Whether the action is a call to the API, whose number under way is limited.
-pub(super) fn is_call(action: &Action) -> bool {
+pub(crate) fn is_call(action: &Action) -> bool {
     matches!(
         action,
         Action::PatchStatus { .. }
@@ -31,7 +31,7 @@ fn pod(view: &PodView) -> String {
     format!("{}@{} {:?}{mark}{deleted}", view.name, view.resource_version, view.phase)
 }
 
-pub(super) fn event(event: &Event) -> String {
+pub(crate) fn event(event: &Event) -> String {
     match event {
         Event::PodsListed(pods) => {
             let pods: Vec<_> = pods.iter().map(pod).collect();
@@ -65,7 +65,7 @@ fn result_line(result: &ActionResult) -> String {
     }
 }
 
-pub(super) fn action(id: ActionId, action: &Action) -> String {
+pub(crate) fn action(id: ActionId, action: &Action) -> String {
     let what = match action {
         Action::PatchStatus { pod, purpose, .. } => format!("PatchStatus {} {purpose:?}", pod.name),
         Action::PatchPod { pod, body } => format!("PatchPod {} {body}", pod.name),
@@ -97,7 +97,7 @@ pub(super) fn action(id: ActionId, action: &Action) -> String {
 }
 
 /// A decision: what it gives, when the agent wakes, and the report.
-pub(super) fn plan(plan: &Plan, report: Option<&Status>) -> String {
+pub(crate) fn plan(plan: &Plan, report: Option<&Status>) -> String {
     let wake = plan.wake.map_or("never".to_owned(), |at| format!("{:.3}", at.as_secs_f64()));
     let mut lines = vec![format!("plan      wakes at {wake} of CLOCK_MONOTONIC")];
     lines.extend(plan.actions.iter().map(|(id, each)| format!("    gives {}", action(*id, each))));

@@ -5,6 +5,7 @@
 //! workqueue do not count: whatever is not done at once is done in any order with all the rest. The
 //! clock moves on only when a wait of up to 30 s ends; longer waits, a last resort, never do.
 
+pub mod agent;
 mod calls;
 mod digest;
 mod explorer;
@@ -28,10 +29,15 @@ pub fn explore(scope: &Scope, limits: Limits) -> Report {
     explorer::explore(scope, limits)
 }
 
-/// Describes a violation, with the shortest path to it.
-pub fn failure(scope: &Scope, violation: &Violation) -> String {
+/// Explores a scope of the agent.
+pub fn explore_agent(scope: &agent::Scope, limits: Limits) -> Report {
+    explorer::explore(scope, limits)
+}
+
+/// Describes a violation in the scope of this name, with the shortest path to it.
+pub fn failure(scope: &str, violation: &Violation) -> String {
     let actions = violation.path.iter().enumerate();
     let path: Vec<String> =
         actions.map(|(number, action)| format!("  {}. {action}\n", number + 1)).collect();
-    format!("scope {}: {}\n{}", scope.name, violation.problem, path.concat())
+    format!("scope {scope}: {}\n{}", violation.problem, path.concat())
 }
