@@ -1,10 +1,11 @@
 //! Reads the final state of each role's pod from the API, and renders the table. Pure but for
 //! reading the API.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
-use anyhow::Context as _;
+use jiff::Timestamp;
 
+use super::ledger::{JobRow, Replaced};
 use super::pods::ROLES;
 use super::stage::Stage;
 use crate::stopwatch::Stopwatch;
@@ -17,21 +18,10 @@ pub struct Row {
     pub role: &'static str,
     /// The last state of its pod.
     pub seen: Seen,
-    /// Counts and replacement of its Job, if it has one.
+    /// When the API first showed a terminal phase and DisruptionTarget.
+    pub reported_at: Option<Timestamp>,
+    /// What its Job did, if it has one.
     pub job: Option<JobRow>,
-}
-
-/// The result of a Job.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobRow {
-    /// `status.failed`.
-    pub failed: i32,
-    /// `status.succeeded`.
-    pub succeeded: i32,
-    /// `Complete` or `Failed`, once it is True.
-    pub condition: String,
-    /// Phase and node of the replacement.
-    pub replacement: Option<String>,
 }
 
 /// The ends of all roles.
@@ -39,10 +29,12 @@ pub struct JobRow {
 pub struct Outcome {
     /// In the order of [`ROLES`].
     pub rows: Vec<Row>,
-    /// Status, reason and message of the node's Ready condition.
+    /// Status, reason and message of the node's Ready condition, or `removed`.
     pub node: String,
     /// Keys of the node's taints.
     pub taints: Vec<String>,
+    /// When the machine was off, if it stays off.
+    pub off_at: Option<Timestamp>,
     /// How long each part took.
     pub took: Stopwatch,
 }
@@ -52,20 +44,20 @@ impl Outcome {
         let mut rows = Vec::new();
         for (role, _) in ROLES {
             let Some(seen) = stage.last(role) else { continue };
-            let job = if role.starts_with("job-") {
-                Some(job_row(stage, role, &seen.pod).await?)
-            } else {
-                None
-            };
-            rows.push(Row { role, seen, job });
+            let history = stage.watcher.history(&seen.pod);
+            let reported = history.iter().find(|seen| seen.is_terminal() && seen.is_disrupted());
+            let reported_at = reported.map(|seen| seen.at);
+            rows.push(Row { role, seen, reported_at, job: stage.job(role) });
         }
         let node = stage.node_object().await?;
-        let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+        let taints = node.iter().filter_map(|node| node.spec.as_ref()?.taints.as_ref()).flatten();
         let taints = taints.map(|taint| taint.key.clone()).collect();
+        let ready = node.as_ref().map(crate::vm::node::ready_condition);
         Ok(Self {
             rows,
-            node: crate::vm::node::ready_condition(&node),
+            node: ready.unwrap_or_else(|| "removed".to_owned()),
             taints,
+            off_at: stage.off_at,
             took: stage.took.clone(),
         })
     }
@@ -76,27 +68,6 @@ impl Outcome {
     pub fn row(&self, role: &str) -> &Row {
         self.rows.iter().find(|row| row.role == role).expect("every role must have a row")
     }
-}
-
-async fn job_row(stage: &Stage, job: &str, original: &str) -> anyhow::Result<JobRow> {
-    let status = stage.jobs().get(job).await.context("read a Job")?.status.unwrap_or_default();
-    let finished = |condition: &&k8s_openapi::api::batch::v1::JobCondition| {
-        condition.status == "True" && matches!(condition.type_.as_str(), "Complete" | "Failed")
-    };
-    let condition = status.conditions.iter().flatten().find(finished);
-    let pods = stage.pods_of(job).await?;
-    let replacement = pods.iter().find(|pod| pod.metadata.name.as_deref() != Some(original));
-    Ok(JobRow {
-        failed: status.failed.unwrap_or(0),
-        succeeded: status.succeeded.unwrap_or(0),
-        condition: condition.map(|condition| condition.type_.clone()).unwrap_or_default(),
-        replacement: replacement.map(|pod| {
-            let phase = pod.status.as_ref().and_then(|status| status.phase.clone());
-            let bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
-            let place = if bound { "on the node" } else { "for another node" };
-            format!("{} {place}", phase.unwrap_or_default())
-        }),
-    })
 }
 
 impl Row {
@@ -132,15 +103,35 @@ impl Row {
 
     /// The result of the Job, in one cell.
     pub fn job_cell(&self) -> String {
-        let Some(job) = &self.job else { return String::new() };
-        let mut cell = format!("failed {}, succeeded {}", job.failed, job.succeeded);
-        if !job.condition.is_empty() {
-            let _ = write!(cell, ", {}", job.condition);
+        self.job.as_ref().map(JobRow::to_string).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for JobRow {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "failed {}, succeeded {}", self.failed, self.succeeded)?;
+        if self.ignored > 0 {
+            write!(formatter, ", ignored {}", self.ignored)?;
         }
-        if let Some(replacement) = &job.replacement {
-            let _ = write!(cell, ", replacement {replacement}");
+        if self.active > 0 {
+            write!(formatter, ", active {}", self.active)?;
         }
-        cell
+        if !self.condition.is_empty() {
+            write!(formatter, ", {}", self.condition)?;
+        }
+        if let Some(replacement) = &self.replacement {
+            write!(formatter, ", replacement {replacement}")?;
+        }
+        for replaced in &self.replaced {
+            match replaced {
+                Replaced::Before => write!(formatter, ", before the end")?,
+                Replaced::After(ms) => write!(formatter, ", {ms} ms after the end")?,
+            }
+        }
+        for problem in self.early.iter().chain(&self.wrong) {
+            write!(formatter, "; **{problem}**")?;
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,8 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
+use super::scenario::JobController;
+use crate::nodes::{SCRIPT_ANNOTATION, SIMULATED_LABEL};
 use crate::vm::TestPod;
 use crate::vm::kit::CONTAINER_IMAGE;
 
@@ -14,7 +16,7 @@ pub(super) const NAMESPACE: &str = "default";
 /// of its one pod.
 pub const ROLES: [(&str, &str); 10] = [
     ("job-obeys", "Job, Never, leaves with 143"),
-    ("job-retries", "Job, OnFailure, leaves with 143"),
+    ("job-retries", "Job, OnFailure, leaves with 143, replaced once it terminates"),
     ("job-leaves", "Job, Never, leaves with 0"),
     ("job-stubborn", "Job, Never, ignores SIGTERM"),
     ("never", "bare, Never"),
@@ -31,9 +33,13 @@ pub(super) const NEVER_RUN: [&str; 2] = ["done", "pull"];
 /// After SIGTERM. Long enough to see a pod while it terminates.
 const LEAVES_AFTER_SECONDS: &str = "2";
 
-/// The Jobs, run by upstream's controller. Their policies ignore disruptions where a policy is
-/// allowed.
-pub(super) fn jobs() -> Vec<Job> {
+/// What a replacement does on a simulated node; a real kubelet ignores it.
+const ELSEWHERE: &str = "succeed after=1s";
+
+/// The Jobs. Those with `Never` ignore disruptions, fail for good by one failure that counts, and
+/// replace a pod once it is terminal. The one with `OnFailure`, which allows no such policy,
+/// replaces a pod once it terminates.
+pub(super) fn jobs(controller: JobController) -> Vec<Job> {
     let cases = [
         ("job-obeys", "Never", &["obedient", "143", LEAVES_AFTER_SECONDS][..], 30),
         ("job-retries", "OnFailure", &["obedient", "143", LEAVES_AFTER_SECONDS], 30),
@@ -41,24 +47,51 @@ pub(super) fn jobs() -> Vec<Job> {
         ("job-stubborn", "Never", &["stubborn"], 60),
     ];
     let built = cases.map(|(name, policy, command, grace)| {
+        let mut template = spec(policy, command, grace);
+        // Without both, a replacement could run on a node that is back, where it would never end.
+        template["affinity"] = elsewhere();
+        template["tolerations"] = lost_nodes();
         let mut job = json!({
             "metadata": {"name": name},
             "spec": {
-                // OnFailure allows no policy: there the limit is the default of six.
-                "backoffLimit": if policy == "Never" { 0 } else { 6 },
-                "podReplacementPolicy": "Failed",
-                "template": {"spec": spec(policy, command, grace)},
+                "template": {
+                    "metadata": {"annotations": {SCRIPT_ANNOTATION: ELSEWHERE}},
+                    "spec": template,
+                },
             },
         });
         if policy == "Never" {
+            job["spec"]["backoffLimit"] = json!(0);
+            job["spec"]["podReplacementPolicy"] = json!("Failed");
             job["spec"]["podFailurePolicy"] = json!({"rules": [
                 {"action": "Ignore",
                  "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]});
+        } else {
+            job["spec"]["podReplacementPolicy"] = json!("TerminatingOrFailed");
+        }
+        if controller == JobController::Ours {
+            job["spec"]["managedBy"] = json!("epilogue.dev/job-controller");
         }
         serde_json::from_value(job).expect("a Job of ours must be one of the API's")
     });
     built.into()
+}
+
+/// A busy machine starves the heartbeat of the simulated node, which then counts as lost for a
+/// moment.
+fn lost_nodes() -> Value {
+    let of =
+        |state: &str| json!({"key": format!("node.kubernetes.io/{state}"), "operator": "Exists"});
+    json!([of("not-ready"), of("unreachable")])
+}
+
+/// Prefers a simulated node. There is none yet when the first pods are scheduled.
+fn elsewhere() -> Value {
+    json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
+        "weight": 100,
+        "preference": {"matchExpressions": [{"key": SIMULATED_LABEL, "operator": "Exists"}]},
+    }]}})
 }
 
 /// The DaemonSet.
@@ -111,11 +144,21 @@ mod tests {
 
     #[test]
     fn every_role_has_its_object() {
-        let mut names: Vec<String> =
-            jobs().into_iter().filter_map(|job| job.metadata.name).collect();
+        let jobs = jobs(JobController::Ours).into_iter();
+        let mut names: Vec<String> = jobs.filter_map(|job| job.metadata.name).collect();
         let bare = bare("n");
         names.extend(bare.iter().filter_map(|pod| pod.build().metadata.name));
         names.extend(daemon_set().metadata.name);
         assert_eq!(names, ROLES.map(|(name, _)| name));
+    }
+
+    #[test]
+    fn only_jobs_of_our_controller_name_it() {
+        let managers = |controller| {
+            let jobs = jobs(controller).into_iter();
+            jobs.filter_map(|job| job.spec?.managed_by).collect::<Vec<_>>()
+        };
+        assert_eq!(managers(JobController::Ours), ["epilogue.dev/job-controller"; 4]);
+        assert_eq!(managers(JobController::Upstream), [""; 0]);
     }
 }

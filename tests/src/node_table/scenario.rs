@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use jiff::Timestamp;
 
+use super::ledger::JobRow;
 use super::outcome::Outcome;
 use super::pods::ROLES;
 use super::stage::Stage;
@@ -85,6 +87,15 @@ impl Scenario {
     }
 }
 
+/// Who runs the Jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobController {
+    /// kube-controller-manager.
+    Upstream,
+    /// Our controller: each Job names it in `managedBy`.
+    Ours,
+}
+
 /// One column of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
@@ -94,6 +105,8 @@ pub struct Case {
     pub graceful: bool,
     /// How the agent is installed, if it is.
     pub agent: Option<Install>,
+    /// Who runs the Jobs.
+    pub jobs: JobController,
 }
 
 impl fmt::Display for Case {
@@ -104,21 +117,27 @@ impl fmt::Display for Case {
             Some(Install::Host) => "agent as host service",
             Some(Install::DaemonSet) => "agent as DaemonSet",
         };
+        let jobs = match self.jobs {
+            JobController::Upstream => "kube-controller-manager",
+            JobController::Ours => "our controller",
+        };
+        let scenario = self.scenario.name();
         write!(
             formatter,
-            "{}, kubelet's graceful shutdown {graceful}, {agent}",
-            self.scenario.name()
+            "{scenario}, kubelet's graceful shutdown {graceful}, {agent}, Jobs by {jobs}"
         )
     }
 }
 
-/// Plays a case from its machine's start to the final state, including the node's loss.
-pub async fn play(kit: &Kit, case: Case) -> anyhow::Result<Outcome> {
-    let mut table = Table::set(kit, case.graceful, case.agent).await?;
+/// Plays a case from its machine's start to the final state, including the node's loss. If the
+/// machine stays off, the second outcome is that after its node was removed from the API.
+pub async fn play(kit: &Kit, case: Case) -> anyhow::Result<(Outcome, Option<Outcome>)> {
+    let mut table = Table::set(kit, case.graceful, case.agent, case.jobs).await?;
     table.waits_for_lost_node = true;
     let outcome = table.play(case.scenario).await?;
+    let removed = if table.is_off() { Some(table.remove_node().await?) } else { None };
     table.strike().await?;
-    Ok(outcome)
+    Ok((outcome, removed))
 }
 
 /// A machine on which scenarios are played one after the other, until one leaves it off.
@@ -126,6 +145,7 @@ pub struct Table {
     stage: Stage,
     graceful: bool,
     agent: Option<Install>,
+    jobs: JobController,
     before: Option<Case>,
     ended: Ended,
     /// Whether to wait, for live pods on a machine that is off, until the API has lost their node.
@@ -140,18 +160,24 @@ impl fmt::Debug for Table {
 
 impl Table {
     /// Starts the machine, with the agent if `agent` is set.
-    pub async fn set(kit: &Kit, graceful: bool, agent: Option<Install>) -> anyhow::Result<Self> {
+    pub async fn set(
+        kit: &Kit,
+        graceful: bool,
+        agent: Option<Install>,
+        jobs: JobController,
+    ) -> anyhow::Result<Self> {
         let mut kubelet = KubeletConfig::default();
         if graceful {
             let all = REGULAR_SECONDS + CRITICAL_SECONDS;
             kubelet = kubelet.graceful_shutdown(all, CRITICAL_SECONDS);
         }
         let install = agent.map(|agent| (agent, &AGENT_FLAGS[..]));
-        let stage = Stage::set(kit, &kubelet, install).await?;
+        let stage = Stage::set(kit, &kubelet, install, jobs).await?;
         Ok(Self {
             stage,
             graceful,
             agent,
+            jobs,
             before: None,
             ended: Ended::Stayed,
             waits_for_lost_node: false,
@@ -160,7 +186,8 @@ impl Table {
 
     /// Plays one scenario with pods of its own. The machine must not be off.
     pub async fn play(&mut self, scenario: Scenario) -> anyhow::Result<Outcome> {
-        let case = Case { scenario, graceful: self.graceful, agent: self.agent };
+        let Self { graceful, agent, jobs, .. } = *self;
+        let case = Case { scenario, graceful, agent, jobs };
         let stage = &mut self.stage;
         if let Some(before) = self.before.replace(case) {
             stage.clear().await.with_context(|| format!("after {before}"))?;
@@ -170,12 +197,31 @@ impl Table {
         stage.took.lap("pods");
         let ended = end(stage, case).await.with_context(|| case.to_string())?;
         self.ended = ended;
+        stage.off_at = (ended == Ended::Off).then(Timestamp::now);
         stage.took.lap("end");
         let waits_for_loss = self.waits_for_lost_node;
         stage.settle(ended, waits_for_loss, SETTLED_WITHIN).await?;
         stage.took.lap("settled");
         let outcome = Outcome::of(stage).await?;
+        stage.check_controller()?;
         stage.took = Stopwatch::default();
+        Ok(outcome)
+    }
+
+    /// Removes the node of a machine that is off, and waits until the Jobs are finished, or for as
+    /// long as the table waits.
+    pub async fn remove_node(&mut self) -> anyhow::Result<Outcome> {
+        let stage = &mut self.stage;
+        stage.remove_node().await?;
+        let finished = async || {
+            let jobs = ROLES.iter().filter(|(role, _)| role.starts_with("job-"));
+            jobs.filter_map(|(role, _)| stage.job(role)).all(|job| job.is_settled())
+        };
+        // The table shows it if a Job never finishes.
+        let _ = observe_until(SETTLED_WITHIN, finished, |finished| *finished).await;
+        stage.took.lap("without its node");
+        let outcome = Outcome::of(stage).await?;
+        stage.check_controller()?;
         Ok(outcome)
     }
 
@@ -322,7 +368,7 @@ impl Stage {
         let boot_id = self.node.machine().boot_id().await?;
         let observe = async || match self.node_object().await {
             Ok(node) => {
-                let info = node.status.and_then(|status| status.node_info);
+                let info = node.and_then(|node| node.status?.node_info);
                 info.map(|info| info.boot_id).unwrap_or_default()
             }
             Err(error) => error.to_string(),
@@ -352,8 +398,7 @@ impl Stage {
             let Some(seen) = self.last(role) else { return Ok(false) };
             // A DaemonSet's pod keeps its state, whatever happens to its node.
             lives_on |= !seen.is_terminal() && role != "daemon";
-            let counted =
-                !role.starts_with("job-") || !seen.is_terminal() || self.is_counted(role).await?;
+            let counted = !role.starts_with("job-") || self.is_settled_job(role, &seen);
             let decided = match ended {
                 Ended::Off => true,
                 Ended::Again => {
@@ -365,7 +410,8 @@ impl Stage {
                 return Ok(false);
             }
         }
-        let ready = crate::vm::node::ready_condition(&self.node_object().await?);
+        let ready = self.node_object().await?.as_ref().map(crate::vm::node::ready_condition);
+        let ready = ready.context("the node is in the API until it is removed")?;
         Ok(match ended {
             // The end of their node changes nothing for pods that have ended.
             Ended::Off => !waits_for_loss || !lives_on || ready.starts_with("Unknown"),
@@ -373,15 +419,11 @@ impl Stage {
         })
     }
 
-    /// Whether the Job has processed its first pod, and has another one or needs none.
-    async fn is_counted(&self, job: &str) -> anyhow::Result<bool> {
-        let status = self.jobs().get(job).await?.status.unwrap_or_default();
-        let ended = status.conditions.iter().flatten().any(|condition| {
-            condition.status == "True" && matches!(condition.type_.as_str(), "Complete" | "Failed")
-        });
-        let original = self.originals.get(job);
-        let other =
-            self.pods_of(job).await?.into_iter().any(|pod| pod.metadata.name.as_ref() != original);
-        Ok(ended || other)
+    /// Whether the Job agrees with its pods, and is finished if its first pod has ended.
+    fn is_settled_job(&self, job: &str, first: &Seen) -> bool {
+        let lives_on = !first.is_terminal() && !first.gone;
+        let is_settled =
+            |row: JobRow| if lives_on { row.wrong.is_empty() } else { row.is_settled() };
+        self.job(job).is_some_and(is_settled)
     }
 }

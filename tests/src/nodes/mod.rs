@@ -30,6 +30,7 @@ use script::{Script, ScriptError};
 use world::{Settings, World};
 
 pub use machine::SHUTDOWN_MESSAGE;
+pub use objects::SIMULATED_LABEL;
 pub use script::ANNOTATION as SCRIPT_ANNOTATION;
 pub use world::Stats;
 

@@ -15,6 +15,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::status::{host_address, seconds};
 
+/// The label of every simulated node.
+pub const SIMULATED_LABEL: &str = "lab.epilogue.dev/simulated";
+
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 const LEASE_SECONDS: u32 = 40;
 const REQUESTS_MAX: usize = 16;
@@ -161,7 +164,7 @@ fn node_object(ordinal: usize, name: &str) -> Value {
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
                 "kubernetes.io/arch": "amd64",
-                "lab.epilogue.dev/simulated": "true",
+                SIMULATED_LABEL: "true",
             },
         },
         "status": {

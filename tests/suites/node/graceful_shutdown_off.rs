@@ -1,5 +1,6 @@
 //! Tests how a node ends with our agent as a service of the host and the kubelet's graceful
-//! shutdown off, its default. The API shows how each pod ended, and no Job counts it.
+//! shutdown off, its default. The API shows how each pod ended, and the Jobs of our controller
+//! complete elsewhere.
 
 use lab::node_table::{Install, Outcome, Scenario};
 

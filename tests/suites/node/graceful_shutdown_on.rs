@@ -1,5 +1,5 @@
 //! Tests how a node ends with our agent and the kubelet's graceful shutdown both at work. The API
-//! shows how each pod ended, and no Job counts it.
+//! shows how each pod ended, and the Jobs of our controller complete elsewhere.
 
 use lab::node_table::{Install, Outcome, Scenario};
 
@@ -9,8 +9,8 @@ fn play(scenario: Scenario, judge: fn(&Outcome)) {
     shutdowns::play(module_path!(), true, Install::Host, scenario, judge);
 }
 
-/// The kubelet's own status was seen to say Failed for a second before it said Succeeded. So the
-/// leaver's Job may have created a replacement meanwhile. ([SD17])
+/// The kubelet's own status was seen to say Failed for a second before it said Succeeded. The
+/// leaver's Job does not replace the pod meanwhile. ([SD17])
 #[test]
 fn reboot_reports_every_pod_and_leaves_no_mark() {
     play(Scenario::Reboot, |outcome| {

@@ -1,9 +1,12 @@
 //! Shared parts of the stories of node ends: `lab::node_table` plays them on the machine of their
-//! module, and they are judged before the next one may use it.
+//! module, and they are judged before the next one may use it. Our controller runs the Jobs of all
+//! of them, so each story shows both halves: what the agent reports, and what the Jobs make of it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
-use lab::node_table::{self, Case, Install, Outcome, ROLES, Row, Scenario, Table};
+use lab::node_table::{self, Case, Install, JobController, JobRow, Outcome, ROLES};
+use lab::node_table::{Scenario, Table};
 
 use crate::stage::{self, message};
 use crate::world::kit;
@@ -12,6 +15,12 @@ use crate::world::kit;
 const LEFT: &str = "daemon";
 /// It had ended by itself.
 const DONE: &str = "done";
+/// The Job that replaces a pod, and counts it, as soon as the pod terminates. The others wait for
+/// the end, and ignore disruptions.
+const HASTY: &str = "job-retries";
+
+/// How far the watch may be behind the API.
+const WATCH_LAG: Duration = Duration::from_secs(2);
 
 /// Plays the scenario on the module's machine and judges its outcome.
 pub(crate) fn play(
@@ -24,15 +33,26 @@ pub(crate) fn play(
     let (text, verdict) = stage::play(module, async move |stage: &mut Option<Table>| {
         let table = match stage.take() {
             Some(table) => Ok(table),
-            None => Table::set(&kit().await, graceful, Some(install)).await,
+            None => Table::set(&kit().await, graceful, Some(install), JobController::Ours).await,
         };
         let mut table = table.unwrap_or_else(|error| panic!("{error:#}"));
         let dir = table.dir().display().to_string();
         let played = table.play(scenario).await;
         let outcome = played.unwrap_or_else(|error| panic!("{error:#}; files: {dir}"));
-        let case = Case { scenario, graceful, agent: Some(install) };
-        let text = format!("{}\nfiles: {dir}", node_table::render(&case.to_string(), &outcome));
-        let verdict = catch_unwind(AssertUnwindSafe(|| judge(&outcome)));
+        let jobs = JobController::Ours;
+        let case = Case { scenario, graceful, agent: Some(install), jobs };
+        let mut text = node_table::render(&case.to_string(), &outcome);
+        let mut verdict = catch_unwind(AssertUnwindSafe(|| {
+            judge(&outcome);
+            jobs_are_right(&outcome);
+        }));
+        if verdict.is_ok() && table.is_off() {
+            let removed = table.remove_node().await.unwrap_or_else(|error| panic!("{error:#}"));
+            text += &node_table::render(&format!("{case}, and its node is removed"), &removed);
+            verdict = catch_unwind(AssertUnwindSafe(|| every_job_is_complete(&removed)));
+        }
+        text += "\nfiles: ";
+        text += &dir;
         if verdict.is_ok() && !table.is_off() {
             *stage = Some(table);
         } else {
@@ -44,21 +64,59 @@ pub(crate) fn play(
     verdict.unwrap_or_else(|message| panic!("{message}"));
 }
 
-/// Terminal, because of a disruption.
-fn is_reported(row: &Row) -> bool {
-    row.seen.is_terminal() && row.seen.is_disrupted()
-}
-
-/// Every one of these pods is terminal because of a disruption.
+/// Every one of these pods is terminal because of a disruption, and was so before the machine was
+/// off.
 pub(crate) fn are_reported(outcome: &Outcome, roles: &[&str]) {
     for role in roles {
         let row = outcome.row(role);
-        assert!(is_reported(row), "{row:?}");
+        assert!(row.seen.is_terminal() && row.seen.is_disrupted(), "{row:?}");
+        let reported = row.reported_at.expect("a state with both must have been seen");
+        let in_time = outcome.off_at.is_none_or(|off| reported < off + WATCH_LAG);
+        assert!(in_time, "the machine was off at {:?}: {row:?}", outcome.off_at);
     }
 }
 
-/// Every pod that the disruption terminated shows it, and no Job whose policy ignores disruptions
-/// counts one. A pod that had ended before keeps its own end.
+/// Every Job agrees with its pods: each one that ended counts once, or is ignored, none keeps its
+/// finalizer, and no replacement came early. A Job whose pod ended is Complete, because the
+/// replacement succeeded elsewhere.
+fn jobs_are_right(outcome: &Outcome) {
+    for row in &outcome.rows {
+        let Some(job) = &row.job else { continue };
+        let is_hasty = row.role == HASTY;
+        let replaced = JobRow {
+            succeeded: 1,
+            failed: i32::from(is_hasty),
+            ignored: usize::from(!is_hasty),
+            replacement: Some("Succeeded elsewhere".to_owned()),
+            replaced: job.replaced.iter().take(1).copied().collect(),
+            ..complete()
+        };
+        let expected = match row.seen.phase.as_str() {
+            "Succeeded" => JobRow { succeeded: 1, ..complete() },
+            "Failed" => replaced,
+            _ if row.seen.deleting && is_hasty => replaced,
+            // It terminates, but its end is not in the API: the Job waits.
+            _ if row.seen.deleting => JobRow::default(),
+            // It runs again.
+            _ => JobRow { active: 1, ..JobRow::default() },
+        };
+        assert_eq!(*job, expected, "{row:?}");
+    }
+}
+
+/// The node is gone, and so its last pods failed, by pod GC: no Job waits any more.
+fn every_job_is_complete(outcome: &Outcome) {
+    jobs_are_right(outcome);
+    let jobs: Vec<_> = outcome.rows.iter().filter_map(|row| row.job.as_ref()).collect();
+    assert!(jobs.len() > 3 && jobs.iter().all(|job| job.condition == "Complete"), "{outcome:?}");
+}
+
+fn complete() -> JobRow {
+    JobRow { condition: "Complete".to_owned(), ..JobRow::default() }
+}
+
+/// Every pod that the disruption terminated shows it. A pod that had ended before keeps its own
+/// end.
 pub(crate) fn all_are_reported(outcome: &Outcome) {
     all_but_are_reported(outcome, &[]);
 }
@@ -72,35 +130,16 @@ pub(crate) fn all_but_are_reported(outcome: &Outcome, left: &[&str]) {
     for role in ["job-obeys", "job-stubborn"] {
         let row = outcome.row(role);
         assert!(row.seen.phase == "Failed", "{row:?}");
-        no_job_counts_it(row);
     }
     // It exited with 0 on SIGTERM, which is a success, as upstream has it.
     let leaves = outcome.row("job-leaves");
-    let job = leaves.job.as_ref().expect("a Job's row");
-    assert!(leaves.seen.phase == "Succeeded" && job.failed == 0, "{leaves:?}");
+    assert!(leaves.seen.phase == "Succeeded", "{leaves:?}");
 }
 
-/// The Job does not count the pod as a failure, and replaces it unless the pod succeeded.
-fn no_job_counts_it(row: &Row) {
-    let job = row.job.as_ref().expect("a Job's row");
-    assert!(job.failed == 0 && job.condition != "Failed", "{row:?}");
-    assert!(job.replacement.is_some() || row.seen.phase == "Succeeded", "{row:?}");
-}
-
-/// After the boot the agent reports the pods that cannot run again, and no Job counts one.
+/// After the boot the agent reports the pods that cannot run again.
 pub(crate) fn boot_reports_those_that_cannot_run_again(outcome: &Outcome) {
     are_reported(outcome, &["job-obeys", "job-leaves", "job-stubborn", "never"]);
-    for role in ["job-obeys", "job-leaves", "job-stubborn"] {
-        no_job_counts_it(outcome.row(role));
-    }
     no_mark_is_left(outcome);
-}
-
-/// The Job whose pod exited with 0 is complete.
-pub(crate) fn leaver_is_complete(outcome: &Outcome) {
-    let leaves = outcome.row("job-leaves");
-    let job = leaves.job.as_ref().expect("a Job's row");
-    assert!(job.condition == "Complete", "{leaves:?}");
 }
 
 /// Those of the node lifecycle controller.

@@ -4,12 +4,12 @@
 use anyhow::ensure;
 use clap::ValueEnum;
 use lab::binary::GoProgram;
-use lab::node_table::{self, Case, Scenario};
+use lab::node_table::{self, Case, JobController, Scenario};
 use lab::paths::LabDir;
 use lab::vm::Kit;
 
 use super::agent::Agent;
-use crate::commands::prepare;
+use crate::commands::{build, prepare};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -22,6 +22,17 @@ pub(crate) struct Arguments {
     /// Only without the agent, or with it installed like this
     #[arg(long)]
     agent: Option<Agent>,
+    /// Who runs the Jobs; by default kube-controller-manager without the agent, else our controller
+    #[arg(long)]
+    jobs: Option<Jobs>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Jobs {
+    /// kube-controller-manager
+    Upstream,
+    /// Our controller
+    Ours,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -34,17 +45,33 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let cases = cases(arguments);
     ensure!(!cases.is_empty(), "no such case");
     prepare::run(&GoProgram::ALL).await?;
+    build::debug(&["epilogue-controller"]).await?;
     let kit = Kit::ensure(&LabDir::of_workspace()).await?;
     for case in cases {
         let begun = std::time::Instant::now();
         eprintln!("playing: {case}");
         match node_table::play(&kit, case).await {
-            Ok(outcome) => println!("{}", node_table::render(&case.to_string(), &outcome)),
+            Ok((outcome, removed)) => {
+                println!("{}", node_table::render(&case.to_string(), &outcome));
+                if let Some(removed) = removed {
+                    let title = format!("{case}, and its node is removed");
+                    println!("{}", node_table::render(&title, &removed));
+                }
+            }
             Err(error) => println!("### {case}\n\nnot played: {error:#}\n"),
         }
         eprintln!("took {} s", begun.elapsed().as_secs());
     }
     Ok(())
+}
+
+impl Arguments {
+    fn jobs_with(&self, agent: Agent) -> JobController {
+        match (self.jobs, agent) {
+            (Some(Jobs::Upstream), _) | (None, Agent::None) => JobController::Upstream,
+            (Some(Jobs::Ours) | None, _) => JobController::Ours,
+        }
+    }
 }
 
 fn cases(arguments: &Arguments) -> Vec<Case> {
@@ -61,7 +88,8 @@ fn cases(arguments: &Arguments) -> Vec<Case> {
                     // Without an agent there is no process to kill.
                     && (scenario != Scenario::AgentKilled || agent != Agent::None);
                 if wanted {
-                    cases.push(Case { scenario, graceful, agent: agent.install() });
+                    let jobs = arguments.jobs_with(agent);
+                    cases.push(Case { scenario, graceful, agent: agent.install(), jobs });
                 }
             }
         }
