@@ -137,7 +137,7 @@ async fn daemon_set(node: &Node, cluster: &Cluster, flags: &[&str]) -> Result<()
     let image = image(&set);
     let import = format!(
         "ctr -n k8s.io images import /opt/run/agent/image.tar && \
-         ctr -n k8s.io images label docker.io/library/{image} io.cri-containerd.pinned=pinned"
+         ctr -n k8s.io images label {image} io.cri-containerd.pinned=pinned"
     );
     node.run(&import).await?;
     let arguments = set["spec"]["template"]["spec"]["containers"][0]["args"].as_array_mut();
