@@ -42,7 +42,7 @@ async fn all_pods_of_a_node_that_shuts_down_end_as_failed_and_disrupted() {
     let ends = site.until("all have ended", |ends| ends.ended == PODS).await;
     assert_eq!((ends.disrupted, ends.ended_unmarked, ends.deleted), (PODS, 0, PODS));
     assert_eq!(ends.reasons, ["TerminationByKubelet"]);
-    assert_eq!(site.metric("shutdown_unreported_pods").await, Some(0.0));
+    site.until_metric("shutdown_unreported_pods", 0.0).await;
     let (taints, said) = site.node().await;
     assert_eq!(taints, [TAINT]);
     assert!(said.is_some_and(|said| said != "idle"));
@@ -119,7 +119,7 @@ async fn a_silent_connection_is_replaced_by_a_new_one() {
     site.released().await;
     let ends = site.until("all have ended", |ends| ends.ended == 12).await;
     assert_eq!((ends.disrupted, ends.ended_unmarked), (12, 0));
-    assert_eq!(site.metric("shutdown_unreported_pods").await, Some(0.0));
+    site.until_metric("shutdown_unreported_pods", 0.0).await;
     site.stop().await;
 }
 

@@ -146,7 +146,14 @@ impl Site {
         events.into_iter().next().expect("must be there")
     }
 
-    /// Waits for a value of a metric, named without its prefix.
+    /// Waits until a metric has a value; returns it. The agent closes its lock before it says so.
+    pub async fn known_metric(&self, name: &str) -> f64 {
+        let what = format!("{name} is known (log: {})", self.agent.log().display());
+        let see = async || self.metric(name).await;
+        eventually(&what, SOON, see, Option::is_some).await.expect("must be known")
+    }
+
+    /// Waits for this value of a metric, named without its prefix.
     pub async fn until_metric(&self, name: &str, value: f64) {
         let see = async || self.metric(name).await;
         let is_it = |found: &Option<f64>| *found == Some(value);

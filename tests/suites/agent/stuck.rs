@@ -207,7 +207,7 @@ async fn a_start_that_hangs_is_failed_alongside_its_kubelet_three_times_at_most(
     let writes = phases.windows(2).filter(|two| two[1] && !two[0]).count();
     // The agent does not count a write whose answer is lost.
     assert!(writes >= 3, "{states:?}");
-    assert_eq!(site.metric("stuck_pods_failed_total").await, Some(3.0));
+    site.until_metric("stuck_pods_failed_total", 3.0).await;
     assert_eq!((phase(&site.pod("pulling").await), stops(&cri, &pulling)), ("Pending", 1));
     // No Job waits for it.
     let message = site.event_of("foreign", "PodStuckTerminating").await.message.unwrap_or_default();

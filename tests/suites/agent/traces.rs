@@ -30,8 +30,7 @@ async fn running_pod(site: &Site) -> String {
     site.create_job(job).await;
     let name = site.only_pod_of("learning").await;
     let pod = site.until_phase(&name, "Running").await;
-    let seen = async || site.metric("pods").await;
-    eventually("the agent sees the pod", SOON, seen, |pods| *pods == Some(1.0)).await;
+    site.until_metric("pods", 1.0).await;
     pod.metadata.uid.expect("a pod has a UID")
 }
 
@@ -98,9 +97,8 @@ async fn a_collector_that_never_answers_does_not_hold_the_lock() {
     running_pod(&site).await;
     site.shut_down().await;
     site.released().await;
-    let seconds = async |name: &str| site.metric(name).await.expect("the metric is there");
-    let reported = seconds("shutdown_reported_seconds").await;
-    let released = seconds("shutdown_released_seconds").await;
+    let reported = site.known_metric("shutdown_reported_seconds").await;
+    let released = site.known_metric("shutdown_released_seconds").await;
     assert!(released - reported < RELEASE_MAX_S, "{reported} s and {released} s");
     let see = async || dropped(&site.metrics().await);
     let within = SOON + Duration::from_secs(10);
