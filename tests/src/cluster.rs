@@ -46,6 +46,11 @@ impl Cluster {
         &self.kubeconfig
     }
 
+    /// The state directory of the lab behind it; none for a foreign cluster.
+    pub fn lab_dir(&self) -> Option<&Path> {
+        self.lab_dir.as_deref()
+    }
+
     /// Directory for the files of a test's programs. It is in the lab's own directory, which other
     /// labs leave alone while it runs and its logs are worth keeping.
     pub fn files(&self, name: &str) -> PathBuf {

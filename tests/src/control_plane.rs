@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures::future::select_all;
 
+use crate::audit;
 use crate::binary::GoProgram;
 use crate::cluster::Cluster;
 use crate::error::LabError;
@@ -49,6 +50,7 @@ pub struct Options {
     version: Version,
     controllers: Option<String>,
     scheduler: bool,
+    audit: bool,
     api_server_flags: Vec<String>,
     controller_manager_flags: Vec<String>,
 }
@@ -62,6 +64,7 @@ impl Options {
             version: Version::of_tests(),
             controllers: None,
             scheduler: false,
+            audit: true,
             api_server_flags: Vec::new(),
             controller_manager_flags: Vec::new(),
         }
@@ -91,6 +94,13 @@ impl Options {
     #[must_use]
     pub fn scheduler(mut self) -> Self {
         self.scheduler = true;
+        self
+    }
+
+    /// Without the audit of our programs' requests ([`crate::audit`]), for what is measured.
+    #[must_use]
+    pub fn without_audit(mut self) -> Self {
+        self.audit = false;
         self
     }
 
@@ -279,7 +289,13 @@ async fn start_processes(
     let control_plane = |flags: Vec<String>| start(GoProgram::ControlPlane, flags);
     let mut processes = vec![control_plane(flags::etcd(&layout))?];
     ready::listens(&mut processes[0], layout.etcd_client_port).await?;
-    processes.push(control_plane(flags::api_server(&layout, &options.api_server_flags))?);
+    let mut api_server = flags::api_server(&layout, &options.api_server_flags);
+    if options.audit {
+        let policy = layout.audit_policy();
+        std::fs::write(&policy, audit::policy()).map_err(LabError::file("write", &policy))?;
+        api_server.extend(flags::audit(&layout));
+    }
+    processes.push(control_plane(api_server)?);
     ready::api_answers(&mut processes[1], &layout).await?;
     if let Some(controllers) = &options.controllers {
         let extra = &options.controller_manager_flags;

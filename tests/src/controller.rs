@@ -2,8 +2,10 @@
 //! rights of deploy/, never as an administrator.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::audit::{Audit, Expected};
 use crate::cluster::Cluster;
 use crate::error::LabError;
 use crate::install::{self, CONTROLLER, NAMESPACE};
@@ -25,6 +27,8 @@ pub struct Setup {
     pub arguments: Vec<String>,
     /// Directory of its kubeconfig and log; created if missing.
     pub dir: PathBuf,
+    /// What the API answers it.
+    pub expected: Expected,
 }
 
 /// The running controller.
@@ -32,19 +36,28 @@ pub struct Setup {
 pub struct Controller {
     process: Process,
     program: Program,
+    /// Dropped after the process.
+    audit: Arc<Audit>,
 }
 
 impl Setup {
     /// The debug build, with its files in `dir`.
     pub fn debug(dir: &Path) -> Self {
         let binary = program("epilogue-controller");
-        Self { binary, arguments: Vec::new(), dir: dir.to_owned() }
+        Self { binary, arguments: Vec::new(), dir: dir.to_owned(), expected: Expected::default() }
     }
 
     /// Only Jobs and pods of this namespace, so that tests can share a control plane.
     #[must_use]
     pub fn namespace(self, namespace: &str) -> Self {
         self.argument(&format!("--namespace={namespace}"))
+    }
+
+    /// Allows the API to find its requests invalid: the test brings that about.
+    #[must_use]
+    pub fn refused(mut self) -> Self {
+        self.expected = Expected::Refused;
+        self
     }
 
     /// Adds an argument.
@@ -77,7 +90,11 @@ impl Controller {
             own.iter().filter(|argument| !given(argument)).chain(&setup.arguments).cloned();
         let log = setup.dir.join("controller.log");
         let program = Program::new("epilogue-controller", &setup.binary, arguments, &log);
-        Ok(Self { process: Process::spawn_program(&program)?, program })
+        let mut namespaces =
+            setup.arguments.iter().filter_map(|argument| argument.strip_prefix("--namespace="));
+        let scope = namespaces.next_back().unwrap_or_default();
+        let audit = Arc::new(Audit::new(cluster, scope, setup.expected));
+        Ok(Self { process: Process::spawn_program(&program)?, program, audit })
     }
 
     /// Its log.
@@ -115,14 +132,16 @@ impl Controller {
     /// Starts a second one alongside, with the same arguments and the same log.
     pub fn start_another(&self) -> Result<Self, LabError> {
         let program = self.program.clone();
-        Ok(Self { process: Process::spawn_program(&program)?, program })
+        let audit = Arc::clone(&self.audit);
+        Ok(Self { process: Process::spawn_program(&program)?, program, audit })
     }
 
     /// Stops it by SIGTERM, and checks its log.
     ///
     /// # Panics
     ///
-    /// If it has logged a line that it must never log.
+    /// If it has logged a line that it must never log. If the API has refused it what must be
+    /// accepted, it fails where it is dropped as well.
     pub async fn stop(self) {
         let log = self.log().to_owned();
         self.process.stop(STOP_GRACE).await;

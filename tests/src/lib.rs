@@ -4,6 +4,7 @@
 //! [`Namespace`] gives a test its own namespace of it, [`eventually`] waits.
 
 pub mod agent;
+pub mod audit;
 pub mod bed;
 pub mod bench;
 pub mod binary;

@@ -115,7 +115,8 @@ fn trials(node: &str, pod: Option<&PodView>, other: Option<&str>) -> Vec<Trial> 
         trials.push(Trial {
             policy: "epilogue-agent-deletion",
             method: Method::DELETE,
-            path,
+            // The server reads the options of the body; the audit shows those of the path.
+            path: format!("{path}?dryRun=All"),
             kind: JSON,
             body: json!({
                 "apiVersion": "v1", "kind": "DeleteOptions", "dryRun": ["All"],

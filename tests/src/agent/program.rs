@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::audit::Audit;
 use crate::error::LabError;
 use crate::process::{Process, Program};
 
@@ -21,18 +22,23 @@ pub(super) struct Agent {
     process: Process,
     program: Program,
     admin: SocketAddr,
+    /// Dropped after the process.
+    _audit: Audit,
 }
 
 impl Agent {
-    /// Starts it.
+    /// Starts it. The directory of its log is created if missing.
     pub(super) fn start(
         binary: &Path,
         arguments: Vec<String>,
         admin: SocketAddr,
         log: &Path,
+        audit: Audit,
     ) -> Result<Self, LabError> {
+        let dir = log.parent().expect("a log has a directory");
+        std::fs::create_dir_all(dir).map_err(LabError::file("create", dir))?;
         let program = Program::new("epilogue-agent", binary, arguments, log);
-        Ok(Self { process: Process::spawn_program(&program)?, program, admin })
+        Ok(Self { process: Process::spawn_program(&program)?, program, admin, _audit: audit })
     }
 
     pub(super) fn log(&self) -> PathBuf {

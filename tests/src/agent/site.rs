@@ -19,6 +19,7 @@ use super::kubelet::{Healthz, Kubelet};
 use super::login1::{Down, Login1};
 use super::program::Agent;
 use super::record::{Ends, Record};
+use crate::audit::{Audit, Expected};
 use crate::install::{self, AGENT, AGENTS_NAMESPACE};
 use crate::network::{Path, PathState, Throttle};
 use crate::nodes::{Options, SCRIPT_ANNOTATION, SimulatedNodes};
@@ -65,6 +66,8 @@ pub struct Setup {
     pub real_kernel: bool,
     /// Further arguments of the agent.
     pub arguments: Vec<String>,
+    /// What the API answers it.
+    pub expected: Expected,
 }
 
 /// The test bed.
@@ -105,6 +108,7 @@ impl Default for Setup {
             mode: "replace",
             real_kernel: false,
             arguments: Vec::new(),
+            expected: Expected::default(),
         }
     }
 }
@@ -161,9 +165,9 @@ impl Site {
         }
         arguments.extend(setup.arguments);
         let files = cluster.files(&name);
-        std::fs::create_dir_all(&files).expect("a directory of the lab's must be creatable");
         let log = files.join("agent.log");
-        let agent = Agent::start(&setup.binary, arguments, admin, &log).expect("the agent");
+        let audit = Audit::new(cluster, &name, setup.expected);
+        let agent = Agent::start(&setup.binary, arguments, admin, &log, audit).expect("the agent");
         let mut site = Self {
             record,
             owner,

@@ -54,7 +54,7 @@ impl Contender {
     }
 
     fn options(self, rate: Option<u32>) -> Options {
-        let options = Options::unique("bench");
+        let options = Options::unique("bench").without_audit();
         if self == Self::Ours {
             return options;
         }
@@ -92,7 +92,7 @@ impl Bed {
         let control_plane = ControlPlane::start(contender.options(rate)).await?;
         let controller = if contender == Contender::Ours {
             let dir = control_plane.dir().join("controller");
-            let setup = Setup { binary, arguments: contender.limits(rate), dir };
+            let setup = Setup { binary, arguments: contender.limits(rate), ..Setup::debug(&dir) };
             Some(Controller::start(control_plane.cluster(), &setup).await?)
         } else {
             None

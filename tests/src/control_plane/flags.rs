@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::audit;
+
 /// The default set of kube-controller-manager. Its Job controller leaves every Job alone whose
 /// `spec.managedBy` names another one.
 pub const ALL_CONTROLLERS: &str = "*";
@@ -38,6 +40,11 @@ impl Layout {
     /// The kubeconfig of `user`.
     pub fn kubeconfig(&self, user: &str) -> PathBuf {
         self.dir.join(format!("{user}.kubeconfig"))
+    }
+
+    /// kube-apiserver's audit policy.
+    pub fn audit_policy(&self) -> PathBuf {
+        self.dir.join("audit-policy.json")
     }
 
     /// etcd's data.
@@ -95,6 +102,16 @@ pub fn api_server(layout: &Layout, extra: &[String]) -> Vec<String> {
     ];
     flags.extend_from_slice(extra);
     flags
+}
+
+/// kube-apiserver's audit of our programs.
+pub fn audit(layout: &Layout) -> [String; 3] {
+    [
+        flag("audit-policy-file", &layout.audit_policy()),
+        flag("audit-log-path", &layout.dir.join(audit::LOG)),
+        // In MB: one file, whatever a lab's tests do.
+        "--audit-log-maxsize=100000".into(),
+    ]
 }
 
 /// kube-controller-manager. `extra` comes last and so wins.

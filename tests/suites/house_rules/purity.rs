@@ -104,10 +104,11 @@ pub(crate) fn not_portable(tree: &str) -> Vec<String> {
     found
 }
 
-/// The crates of `kubectl epilogue` on a system, one a line.
+/// The crates of `kubectl epilogue` on a system, one a line. Cargo may have to download some that
+/// nothing here is built from.
 pub(crate) fn tree_of_the_command_line(target: &str) -> String {
     let output = Command::new(env!("CARGO"))
-        .args(["tree", "--locked", "--offline", "--package", "kubectl-epilogue"])
+        .args(["tree", "--locked", "--package", "kubectl-epilogue"])
         .args(["--edges", "normal", "--prefix", "none", "--target", target])
         .current_dir(workspace_root())
         .output()
