@@ -138,6 +138,66 @@ fn a_cancel_while_the_agent_is_down_keeps_the_marks_of_what_was_stopped() {
 }
 
 #[test]
+fn a_pod_whose_sandbox_outlives_the_agent_that_stopped_it_stays_marked() {
+    let mut world = World::standing(settings(), dead(), vec![job("a")]);
+    world.containers("a", &[None]);
+    world.answers.insert("stop *".into(), Answer::Hold);
+    world.shutdown(40);
+    world.pass(ms(300));
+    // The containers have exited, and the agent dies before it stops the sandbox.
+    world.containers("a", &[Some(143)]);
+    world.runtime.get_mut("a").expect("must be there").sandbox_ready = true;
+    world.restart(settings());
+    world.started(dead(), false);
+    assert_eq!(world.disrupted(), ["a"], "{:#?}", world.log);
+}
+
+#[test]
+fn an_answer_to_a_check_says_nothing_of_a_stop_that_goes_on_after_the_cancel() {
+    let mut world = World::standing(settings(), dead(), vec![job("a")]);
+    let since = wall(world.now);
+    world.change("a", |pod| pod.running_since = Some(since));
+    world.containers("a", &[None]);
+    for call in ["inspect a", "stop a 20"] {
+        world.answers.insert(call.into(), Answer::Hold);
+    }
+    world.shutdown(40);
+    world.pass(ms(1_500));
+    let held: Vec<&str> = world.held.iter().map(|(_, name, _)| name.as_str()).collect();
+    assert_eq!(held, ["inspect a", "stop a 20"]);
+    world.event(Event::ShutdownCancelled);
+    world.let_go("inspect");
+    world.pass(ms(1_000));
+    world.containers("a", &[Some(143)]);
+    world.let_go("stop");
+    world.pass(ms(30_000));
+    assert_eq!(world.disrupted(), ["a"], "{:#?}", world.log);
+}
+
+#[test]
+fn a_cancel_after_a_restart_keeps_the_marks_of_what_was_stopped_before_it() {
+    // The new agent does not get to its own stop: it reads the pod, or marks another one.
+    for hold in ["read *", "mark b"] {
+        let mut world = World::standing(settings(), dead(), vec![job("a")]);
+        world.answers.insert("stop *".into(), Answer::Hold);
+        world.shutdown(40);
+        world.pass(ms(300));
+        world.containers("a", &[Some(143)]);
+        world.answers.clear();
+        world.restart(settings());
+        world.answers.insert(hold.into(), Answer::Hold);
+        world.pods.insert("b".into(), job("b"));
+        world.containers("b", &[None]);
+        world.started(dead(), true);
+        assert_eq!(world.done(&["stop"]), [""; 0], "{hold}: {:#?}", world.log);
+        world.event(Event::ShutdownCancelled);
+        world.let_go("*");
+        world.pass(ms(1_000));
+        assert_eq!(world.disrupted(), ["a"], "{hold}: {:#?}", world.log);
+    }
+}
+
+#[test]
 fn a_new_lock_comes_before_all_else() {
     let mut world = World::standing(settings(), armed(), pods());
     world.shutdown(40);
