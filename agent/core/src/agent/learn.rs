@@ -8,6 +8,14 @@ use crate::protocol::event::{Announcement, Event, LogindState};
 impl Agent {
     pub(super) fn learn(&mut self, event: Event) {
         let Self { facts, out, .. } = self;
+        // Lists and watches are answers of the API, too.
+        out.status.api_reachable |= matches!(
+            event,
+            Event::PodsListed(_)
+                | Event::PodObserved(_)
+                | Event::PodGone(_)
+                | Event::NodeObserved(_)
+        );
         let now = facts.clock.monotonic();
         match event {
             Event::PodsListed(pods) => self.see_pods(pods),
@@ -40,7 +48,6 @@ impl Agent {
     }
 
     fn see_pods(&mut self, pods: Vec<PodView>) {
-        self.out.status.api_reachable = true;
         if !self.facts.pods.is_listed() {
             self.news.push(News::FirstList);
         }

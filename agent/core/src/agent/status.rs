@@ -42,7 +42,7 @@ pub struct Status {
     pub pods_listed: bool,
     /// Number of known pods of the node.
     pub pods: usize,
-    /// Whether the last finished API call got a response.
+    /// Whether the last finished API call got a response, or a watch has shown a change since.
     pub api_reachable: bool,
     /// Whether the journal has records of a shutdown.
     pub journal_open: bool,

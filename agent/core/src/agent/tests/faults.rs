@@ -5,6 +5,7 @@ use epilogue_common::outcome::FailureKind;
 use super::driver::*;
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodView};
+use crate::protocol::event::{Event, NodeView};
 
 const ALWAYS: u32 = u32::MAX;
 
@@ -206,7 +207,7 @@ fn a_kubelet_that_wakes_keeps_its_phases() {
     let mut world = World::standing(settings(), dead(), vec![job("a")]);
     world.answers.insert("stop *".into(), Answer::Hold);
     world.shutdown(40);
-    world.event(crate::protocol::event::Event::KubeletSeen(plain()));
+    world.event(Event::KubeletSeen(plain()));
     world.let_go("stop");
     world.pass(ms(10_000));
     assert_eq!(world.done(&["fail", "fail"]), [""; 0]);
@@ -219,7 +220,7 @@ fn a_kubelet_that_goes_away_in_a_shutdown_is_stood_in_for() {
     let mut world = World::standing(settings(), armed(), vec![job("a"), job("b")]);
     world.shutdown(40);
     world.pass(ms(5_000));
-    world.event(crate::protocol::event::Event::KubeletSeen(dead()));
+    world.event(Event::KubeletSeen(dead()));
     world.pass(ms(2_999));
     assert_eq!(world.done(&["stop"]), [""; 0]);
     world.pass(ms(1));
@@ -269,5 +270,30 @@ fn a_silent_api_holds_the_lock_no_longer_than_granted() {
         assert!(!world.released(), "{:?}", world.logged);
         world.pass(ms(15_000));
         assert!(world.released(), "{:?}", world.logged);
+    }
+}
+
+#[test]
+fn what_a_watch_shows_ends_the_silence_of_the_api() {
+    // 40 s are enough for the groups and their reports; 90 s are granted. From 6 s on, calls stay
+    // without any answer.
+    type Shows = fn(&mut World);
+    let shows: [Shows; 3] = [
+        |world| world.change("b", |pod| pod.has_run = true),
+        |world| world.gone("b"),
+        |world| world.event(Event::NodeObserved(NodeView::default())),
+    ];
+    for (row, shows) in shows.into_iter().enumerate() {
+        let mut world = replace(vec![job("a"), job("b")]);
+        world.answers.insert("*".into(), failing(FailureKind::Unknown, ALWAYS));
+        world.shutdown(90);
+        world.pass(ms(5_000));
+        world.answers.insert("*".into(), Answer::Hold);
+        world.pass(ms(1_000));
+        shows(&mut world);
+        world.pass(ms(38_000));
+        assert!(!world.released(), "row {row}: {:?}", world.logged);
+        world.pass(ms(2_000));
+        assert!(world.released(), "row {row}: {:?}", world.logged);
     }
 }

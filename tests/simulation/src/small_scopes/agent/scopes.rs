@@ -81,7 +81,7 @@ pub const SMALL: &[Scope] = &[
     },
     Scope { name: "agent-lives-refusal", states: 5_770, faults: REFUSAL, ..LIVES },
     Scope { name: "agent-stopped-refusal", states: 235, faults: REFUSAL, ..STOPPED },
-    Scope { name: "agent-lives-lost", states: 8_268, faults: LOST, ..LIVES },
+    Scope { name: "agent-lives-lost", states: 8_348, faults: LOST, ..LIVES },
     Scope { name: "agent-stopped-lost", states: 308, faults: LOST, ..STOPPED },
     Scope { name: "agent-other", states: 308, pods: OTHER, faults: LOST, ..STOPPED },
     Scope {
