@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use agent_core::agent::Enforcement;
-use agent_core::pod::{Owner, PodUid, PodView};
+use agent_core::pod::{PodUid, PodView};
 use agent_core::pressure::signal::Signal;
 use agent_core::protocol::action::{Action, Line, Notice, PodRef, Purpose};
-use agent_core::shutdown::candidates::BarePods;
+use agent_core::termination::patches::{LOST_MESSAGE, SHUTDOWN_MESSAGE};
 use epilogue_common::names::node_condition;
 use serde_json::Value;
 
@@ -23,10 +23,6 @@ use crate::controller::agenda::Moment;
 const SHORTAGE_LASTS: Duration = Duration::from_secs(30);
 /// The longest time for which a victim of a hard threshold delays the next one.
 const HARD_WAIT: Duration = Duration::from_secs(10);
-/// How long a shortage may last if the agent can relieve it. A soft threshold's grace comes on top.
-/// For a disk, the last victim's files have to go first.
-const PRESSURE_LASTS: Duration = Duration::from_mins(1);
-const DISK_PRESSURE_LASTS: Duration = Duration::from_mins(2);
 /// How long a mark may stand on a live pod: an agent that finds the mark of an earlier run waits a
 /// minute.
 const MARK_LASTS: Duration = Duration::from_mins(2);
@@ -66,9 +62,13 @@ impl World {
         match action {
             Action::PatchStatus { pod, purpose: Purpose::Mark, body } => {
                 let message = mark_of(body).unwrap_or_default().to_owned();
+                // A victim that went down with its node gets the shutdown's mark, or that of a lost
+                // node, from the agent of the next boot.
+                let of_shutdown = message == SHUTDOWN_MESSAGE && self.logind.announcements > 0;
+                let of_boot = self.boot > 1 && message == LOST_MESSAGE;
                 if resource_of(&message).is_some() {
                     self.choose(pod, &message);
-                } else if self.is_own_limit_victim(&pod.uid) && self.ledger.shutdown.is_none() {
+                } else if self.is_own_limit_victim(&pod.uid) && !of_shutdown && !of_boot {
                     self.violate(&format!("{} exceeds its own limit and is marked", pod.name));
                 }
             }
@@ -79,6 +79,11 @@ impl World {
             }
             Action::EmitEvent(notice) if notice.reason == "Evicted" => {
                 self.judge_evicted_event(notice);
+            }
+            Action::EmitEvent(Notice {
+                reason: "EvictionLeftToKubelet", pod: Some(pod), ..
+            }) => {
+                self.ledger.pressure.left_to_kubelet.insert(pod.uid.clone());
             }
             Action::DeletePod { pod, .. }
             | Action::StopPod { pod, .. }
@@ -269,111 +274,20 @@ impl World {
             node_condition::MEMORY_STALL => self.ledger.memory_stalled_at,
             _ => self.ledger.io_stalled_at,
         };
-        if at.is_none_or(|at| self.now().saturating_sub(at) > STALL_LASTS) {
+        // The condition stands for a while after its cause, and its write is repeated.
+        let lasts = STALL_LASTS + self.behaviour.settings.features.eviction.transition;
+        if at.is_none_or(|at| self.now().saturating_sub(at) > lasts) {
             self.violate(&format!("{kind} is set, and nothing stalls"));
         }
     }
 
-    /// Checks from time to time whether a shortage ends.
-    pub(super) fn judge_shortage(&mut self) {
-        self.note_beyond_own();
-        let now = self.now();
-        let Some(time) = self.is_to_relieve() else {
-            self.ledger.pressure.short_since = None;
-            return;
-        };
-        let since = *self.ledger.pressure.short_since.get_or_insert(now);
-        let lasts = now.saturating_sub(since);
-        if lasts > time && !self.ledger.pressure.blamed {
-            self.ledger.pressure.blamed = true;
-            self.violate(&format!("the pressure has lasted for {lasts:?}"));
-        }
-    }
-
-    fn note_beyond_own(&mut self) {
+    pub(super) fn note_beyond_own(&mut self) {
         let beyond = |uid: &&PodUid| {
             let script = self.scripts.get(*uid);
             script.is_some_and(|script| script.needs.exceeds_own(self.use_of(uid).disk))
         };
         let uids: Vec<PodUid> = self.runtime.sandboxes.keys().filter(beyond).cloned().collect();
         self.ledger.pressure.beyond_own.extend(uids);
-    }
-
-    /// Whether the agent can and should relieve a shortage, and how long that may take.
-    fn is_to_relieve(&self) -> Option<Duration> {
-        let settings = &self.behaviour.settings;
-        let process = self.process.as_ref()?;
-        let able = settings.enforce
-            && settings.features.pressure == Enforcement::Enforce
-            && self.behaviour.strict
-            && !process.stop_requested
-            && self.ledger.frozen_at.is_none()
-            && self.logind.stage == Stage::Idle
-            && self.ledger.shutdown.is_none()
-            && self.kubelet.health == Health::Live
-            && self.runtime.answers;
-        if !able {
-            return None;
-        }
-        let used = self.used();
-        let short = settings.features.eviction.thresholds.iter().find(|threshold| {
-            let found = self.left_of(threshold.signal, used);
-            threshold.is_met(found.available, found.capacity, false)
-                && self.api.node.kubelet_pressure.is_empty()
-                && self.is_before_kubelet(threshold.signal, found.capacity)
-        })?;
-        let usual = match short.signal.node_condition() {
-            "DiskPressure" => DISK_PRESSURE_LASTS,
-            _ => PRESSURE_LASTS,
-        };
-        let lasts = usual + short.grace.unwrap_or_default();
-        let found = self.left_of(short.signal, used);
-        let missing = short.limit.units(found.capacity).saturating_sub(found.available);
-        self.has_candidate(short.signal, missing).then_some(lasts)
-    }
-
-    /// Whether all thresholds of the signal lie before the kubelet's own; otherwise the agent only
-    /// observes it.
-    fn is_before_kubelet(&self, signal: Signal, capacity: u64) -> bool {
-        let Some((memory, disk, tasks)) = self.behaviour.strain.kubelet_limits else { return true };
-        let theirs = match signal.node_condition() {
-            "MemoryPressure" => memory,
-            "PIDPressure" => tasks,
-            _ => disk,
-        };
-        let ours = self.behaviour.settings.features.eviction.thresholds.iter();
-        let mut ours = ours.filter(|threshold| threshold.signal == signal);
-        ours.all(|threshold| threshold.limit.units(capacity) > theirs)
-    }
-
-    /// Whether evictable pods use the missing amount, and every one of them can end.
-    fn has_candidate(&self, signal: Signal, missing: u64) -> bool {
-        let stuck = |uid: &PodUid| {
-            self.scripts.get(uid).is_some_and(|s| s.habits.iter().any(|habit| habit.unkillable))
-        };
-        let settings = &self.behaviour.settings;
-        let kept = |view: &PodView| {
-            view.owner == Owner::None
-                && settings.bare_pods == BarePods::Leave
-                && !(view.cannot_run_again() && settings.runtime)
-        };
-        let running = self.api.pods.iter().filter(|(uid, _)| self.runtime.running(uid) > 0);
-        let mut running = running.filter(|(uid, _)| !self.is_critical(uid)).peekable();
-        running.peek().is_some()
-            && running.clone().all(|(uid, _)| !stuck(uid))
-            && missing
-                < running
-                    .map(|(uid, stored)| (uid, stored.view()))
-                    .filter(|(_, view)| !kept(view) && !view.is_to_end())
-                    .map(|(uid, _)| {
-                        let used = self.use_of(uid);
-                        match signal.resource() {
-                            "memory" => used.memory,
-                            "pids" => used.tasks,
-                            _ => used.disk,
-                        }
-                    })
-                    .sum()
     }
 
     /// Live pods with a mark of pressure that are not being terminated.

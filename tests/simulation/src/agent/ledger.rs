@@ -10,6 +10,7 @@ use agent_core::protocol::event::{ActionResult, Event};
 use agent_core::protocol::node::KubeletFacts;
 use agent_core::shutdown::Mode;
 use agent_core::shutdown::budget::{Budget, GRANTED_DEFAULT};
+use epilogue_common::outcome::FailureKind;
 
 use super::api::{Change, Stored};
 use super::kernel::Kill;
@@ -77,6 +78,8 @@ pub(super) struct Ledger {
     owner: Option<String>,
     /// Attempted marks by action, and the pods with a failed attempt.
     pub(super) marking: BTreeMap<ActionId, PodUid>,
+    /// Attempted phases by action. An API that refuses one would refuse the mark, too.
+    pub(super) failing: BTreeMap<ActionId, PodUid>,
     pub(super) mark_failed: BTreeSet<PodUid>,
     /// Pods that the agent deleted, as the API accepted it.
     pub(super) deleted: BTreeSet<PodUid>,
@@ -114,6 +117,7 @@ impl Ledger {
         self.reported_not_ready = false;
         self.reported_kubelet = None;
         self.marking.clear();
+        self.failing.clear();
         self.pressure.process_ends();
         for kill in &mut self.kills {
             kill.reported_at = None;
@@ -232,11 +236,11 @@ impl World {
     /// Records that an action of the agent has ended.
     pub(super) fn ledger_hears_result(&mut self, id: ActionId, result: &ActionResult) {
         self.ledger_hears_sample(result);
-        if let Some(uid) = self.ledger.marking.remove(&id)
-            && matches!(result, ActionResult::Done(Err(_)))
-        {
-            self.ledger.mark_failed.insert(uid);
-        }
+        let ActionResult::Done(result) = result else { return };
+        let marking = self.ledger.marking.remove(&id).filter(|_| result.is_err());
+        let refused = result.as_ref().is_err_and(|failure| failure.kind == FailureKind::Forbidden);
+        let failing = self.ledger.failing.remove(&id).filter(|_| refused);
+        self.ledger.mark_failed.extend(marking.into_iter().chain(failing));
     }
 
     /// Records a change in the API.
@@ -277,7 +281,9 @@ impl World {
             let marked = stored.is_disrupted();
             self.stats.ended += 1;
             self.ledger.cut.insert(uid.clone());
-            if marked {
+            // A pod that the API has never shown to run may start for the first time after the
+            // boot, so its mark is taken back.
+            if marked && stored.view().has_run {
                 self.ledger.cut_marked.insert(uid.clone());
             }
             self.judge_cut(&uid, marked, elapsed);

@@ -40,6 +40,7 @@ impl World {
             return self.finish_after(pause, id, ActionResult::Measured(Err(failure)));
         }
         let fresh = self.sample();
+        self.note_stall_of_sample(&fresh);
         let old = self.last_sample.replace(fresh.clone());
         let stale = self.chance(self.behaviour.strain.stale_samples);
         let sample = old.filter(|_| stale).unwrap_or(fresh);
@@ -66,6 +67,15 @@ impl World {
             stall: psi.then(|| self.stalls()),
             io: psi.then(|| self.kernel.psi(self.kernel.io, self.now())),
             unreadable,
+        }
+    }
+
+    /// A sample may show a shortage that is over before the kernel's next tick.
+    fn note_stall_of_sample(&mut self, sample: &Sample) {
+        let Some(stall) = &sample.stall else { return };
+        let Observation { available, capacity } = stall.available;
+        if self.kernel.all_pods.rate > 0 && available < capacity / 10 {
+            self.ledger.memory_stalled_at = Some(self.now());
         }
     }
 

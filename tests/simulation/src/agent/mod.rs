@@ -27,6 +27,7 @@ mod runtime;
 mod sabotage;
 mod scenario;
 mod settled;
+mod shortage_verdicts;
 mod sinks;
 mod strain;
 mod strain_sabotage;

@@ -37,8 +37,10 @@ pub(super) struct PressureLedger {
     pub(super) victims: BTreeMap<PodUid, Victim>,
     /// When the agent last reported that it chose a pod.
     pub(super) said: BTreeMap<PodUid, Moment>,
-    /// Since when the agent has seen a shortage that it could act on.
-    pub(super) short_since: Option<Moment>,
+    /// Since when each threshold has been met, by its number, while the agent could act on it.
+    pub(super) short_since: BTreeMap<usize, Moment>,
+    /// Pods that the agent has left to the kubelet.
+    pub(super) left_to_kubelet: BTreeSet<PodUid>,
     pub(super) blamed: bool,
     /// How often the API accepted a phase of a pod that hung.
     pub(super) unstuck: BTreeMap<PodUid, u32>,
@@ -55,7 +57,7 @@ impl PressureLedger {
         self.reported_short.clear();
         self.reported_conditions.clear();
         self.said.clear();
-        self.short_since = None;
+        self.short_since.clear();
     }
 
     pub(super) fn node_reported(&mut self, node: &NodeView) {

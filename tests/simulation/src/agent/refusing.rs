@@ -75,7 +75,9 @@ impl World {
 
     /// Whether the API refuses every way in which the agent could terminate the pod.
     pub(super) fn is_protected(&self, view: &PodView, mode: Mode) -> bool {
+        // A pod that is deleted already is deleted again, with less grace.
         let lever = view.owner == Owner::None
+            && !view.is_terminating()
             && self.behaviour.settings.bare_pods == BarePods::DeadlineLever;
         let verb = match mode {
             Mode::Replace if lever => Verb::PatchPod,

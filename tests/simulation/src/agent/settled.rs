@@ -93,7 +93,9 @@ impl World {
             let dying = dying || self.is_being_stopped(uid);
             let lives = self.runtime.running(uid) > 0 && stored.deletion().is_none();
             let lever = stored.active_deadline.is_some();
-            if lives && !dying && !lever && !stored.is_terminal() && stored.is_marked() {
+            // Only the runtime tells which of them a stop without an answer has reached.
+            let known = self.runtime.answers;
+            if lives && known && !dying && !lever && !stored.is_terminal() && stored.is_marked() {
                 found.push(format!("{} lives and is marked", stored.name()));
             }
         }
@@ -159,7 +161,8 @@ impl World {
         }
         let settled = self.on && self.process.is_some() && self.logind.stage == Stage::Idle;
         if settled && self.behaviour.forbidden.is_none() && !self.behaviour.read_only_disk {
-            if !self.disk.records.is_empty() {
+            // With marks that only the runtime explains, the journal waits for the runtime.
+            if !self.disk.records.is_empty() && self.runtime.answers {
                 let records = self.disk.records.len();
                 let status = self.process.as_ref().map(|process| process.agent.status());
                 let left = status.map(|s| {

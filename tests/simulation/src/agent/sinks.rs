@@ -5,6 +5,7 @@ use std::time::Duration;
 use agent_core::pod::PodUid;
 use agent_core::protocol::action::{Action, ActionId, Purpose, Reach};
 use agent_core::protocol::event::ActionResult;
+use agent_core::shutdown::Mode;
 use epilogue_common::outcome::{Failure, FailureKind};
 
 use super::logind::Stage;
@@ -22,6 +23,14 @@ pub(super) struct Stop {
     uid: PodUid,
     run: u64,
     reach: Reach,
+}
+
+/// What the agent knew when it sent a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Issued {
+    pub(super) at: Moment,
+    pub(super) mode: Option<Mode>,
+    pub(super) in_shutdown: bool,
 }
 
 impl World {
@@ -62,7 +71,8 @@ impl World {
     }
 
     fn dispatch_call(&mut self, id: ActionId, action: Action) {
-        let issued = self.now();
+        let (at, mode) = (self.now(), self.mode());
+        let issued = Issued { at, mode, in_shutdown: self.ledger.shutdown.is_some() };
         match action {
             Action::Announce(text) => self.call(id, (Verb::PatchNode, None), done, move |w| {
                 w.api.update_node(|node| node.announced = Some(text));
@@ -127,7 +137,7 @@ impl World {
         name: &str,
         purpose: Purpose,
         body: &serde_json::Value,
-        issued: Moment,
+        issued: Issued,
     ) -> ActionResult {
         let before = self.api.pods.get(uid).cloned();
         let result = self.api.patch_status(name, body);

@@ -16,9 +16,9 @@ use serde_json::Value;
 use super::api::Stored;
 use super::logind::Stage;
 use super::merge::forbidden;
+use super::sinks::Issued;
 use super::wire::Verb;
 use super::world::{World, name_of};
-use crate::controller::agenda::Moment;
 
 /// More calls about one pod than any seed should need.
 const CALLS_MAX: u32 = 400;
@@ -52,8 +52,14 @@ impl World {
         if !checks {
             self.ledger.recent_actions += 1;
         }
-        if let Action::PatchStatus { pod, purpose: Purpose::Mark, .. } = action {
-            self.ledger.marking.insert(id, pod.uid.clone());
+        match action {
+            Action::PatchStatus { pod, purpose: Purpose::Mark, .. } => {
+                self.ledger.marking.insert(id, pod.uid.clone());
+            }
+            Action::PatchStatus { pod, purpose: Purpose::Fail, .. } => {
+                self.ledger.failing.insert(id, pod.uid.clone());
+            }
+            _ => {}
         }
         self.judge_pressure_action(action);
         if let Action::PatchStatus { body, .. } = action
@@ -205,16 +211,17 @@ impl World {
         before: &Stored,
         after: &Stored,
         body: &Value,
-        issued: Moment,
+        issued: Issued,
     ) {
         let name = before.name().to_owned();
         if before.is_terminal() && after.phase() != before.phase() {
             self.violate(&format!("{name} had ended as {:?}, and is rewritten", before.phase()));
         }
         if after.is_terminal() && !before.is_terminal() {
-            self.judge_failed(before, after, body);
+            self.judge_failed(before, after, body, issued);
         }
-        let known = self.ledger.reported_terminal.get(before.uid()).is_some_and(|at| *at < issued);
+        let known =
+            self.ledger.reported_terminal.get(before.uid()).is_some_and(|at| *at < issued.at);
         if after.is_disrupted() && !before.is_disrupted() && before.is_terminal() {
             if known {
                 self.violate(&format!("{name} gets DisruptionTarget after its end"));
@@ -241,14 +248,14 @@ impl World {
     }
 
     /// In place of a kubelet known to be dead, the agent asks the runtime before it sets the mark.
-    fn judge_first_mark(&mut self, pod: &Stored, issued: Moment) {
+    fn judge_first_mark(&mut self, pod: &Stored, issued: Issued) {
         let reported_at = self.ledger.shutdown.as_ref().map(|shutdown| shutdown.reported_at);
         let ended_at = self.runtime.all_ended_at(pod.uid());
         let (Some(reported_at), Some(ended_at)) = (reported_at, ended_at) else { return };
         // Ends carry the node's clock, which may have been set since.
         let agree = self.wall_offset.is_zero();
-        let asks = self.mode() == Some(Mode::Substitute) && self.runtime.answers && agree;
-        let in_time = issued < reported_at + Duration::from_millis(100);
+        let asks = issued.mode == Some(Mode::Substitute) && self.runtime.answers && agree;
+        let in_time = issued.at < reported_at + Duration::from_millis(100);
         // A pod whose containers start again has not ended: it waits for its next start, which the
         // shutdown takes from it.
         let ends = pod.view().cannot_run_again();
@@ -258,13 +265,13 @@ impl World {
         }
     }
 
-    fn judge_failed(&mut self, before: &Stored, after: &Stored, body: &Value) {
+    fn judge_failed(&mut self, before: &Stored, after: &Stored, body: &Value, issued: Issued) {
         let name = before.name().to_owned();
         let running = self.runtime.running(before.uid());
         if running > 0 {
             self.violate(&format!("{name} is Failed while {running} of its containers run"));
         }
-        let stuck = self.is_of_stuck(before, body);
+        let stuck = self.is_of_stuck(before, body) && !issued.in_shutdown;
         if stuck {
             self.judge_stuck(before, after);
         }
@@ -390,6 +397,7 @@ impl World {
         if settings.priority_groups.is_none() || (!settings.runtime && !works) {
             return Vec::new();
         }
+        let needed = Budget::of(wanted_delay(settings.priority_groups.as_ref(), None)).timetable();
         let scope = Scope {
             mode,
             own_pod: settings.own_pod.clone(),
@@ -418,8 +426,10 @@ impl World {
                 self.runtime.all_ended_at(&view.uid).is_some_and(|at| at < shutdown.reported_at);
             let left =
                 mode == Mode::Substitute && (self.runtime.ended_well(&view.uid) || long_before);
-            // The agent does not terminate a pod that had not begun to end by then.
-            let late = mode == Mode::Replace && self.now() >= shutdown.last_writes;
+            // The agent does not terminate a pod that had not begun to end by then: neither by what
+            // logind grants, nor by what the priority groups need.
+            let last_writes = shutdown.last_writes.min(shutdown.reported_at + needed.last_writes);
+            let late = mode == Mode::Replace && self.now() >= last_writes;
             ended || left || (late && !self.ledger.deleted.contains(&view.uid))
         };
         let awaited = reported_pods.filter(|view| {
