@@ -17,6 +17,9 @@ const NAME_WAIT: Duration = Duration::from_millis(100);
 /// How long a condition waits to learn whether the container lives on.
 const FATE_WAIT: Duration = Duration::from_secs(1);
 
+/// The exit code of a container whose main process got SIGKILL.
+const SIGKILLED: i32 = 137;
+
 /// The state of the runtime's check of a kill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Inspect {
@@ -75,6 +78,11 @@ impl Kill {
         }
     }
 
+    /// Whether it ended its container, which is known by its id, and so ends once.
+    pub(super) fn has_ended_container(&self) -> bool {
+        self.what.container_id.is_some() && self.what.container_lives == Some(false)
+    }
+
     /// Whether another witness reports this kill, rather than the same witness the next kill.
     pub(super) fn is_seen_by(&self, other: &OomKill) -> bool {
         let apart = other.at.abs_diff(self.what.at);
@@ -127,7 +135,9 @@ impl Kill {
         if self.container.is_none() {
             self.container = Some(found.name.clone());
         }
-        if self.what.container_lives.is_none() {
+        // A container that exited with another code than that of SIGKILL has ended for itself.
+        let by_itself = found.exit_code.is_some_and(|code| code != SIGKILLED);
+        if self.what.container_lives.is_none() && !by_itself {
             self.what.container_lives = Some(!found.exited);
             self.decided = false;
         }

@@ -92,8 +92,14 @@ impl Oom {
             known.hear(kill);
             return;
         }
+        let known = self.kills.get(&place);
+        // Reports may overtake each other: this child was killed before its container ended.
+        if kill.container_lives == Some(true) && known.is_some_and(Kill::has_ended_container) {
+            self.counted.oom_kills.entry(kill.constraint).or_default().lived_on += 1;
+            return;
+        }
         let mut kill = Kill::new(kill, facts.clock.now());
-        if let Some(known) = self.kills.get(&place) {
+        if let Some(known) = known {
             kill.take_cause_of(known);
         }
         // A new kill settles the previous one.

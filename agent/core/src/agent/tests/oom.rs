@@ -31,6 +31,10 @@ fn job(name: &str) -> PodView {
     })
 }
 
+fn of_job() -> World {
+    world(|_| ())
+}
+
 fn world(change: impl FnOnce(&mut Settings)) -> World {
     World::standing(wanting(change), armed(), vec![job("a")])
 }
@@ -110,6 +114,29 @@ fn a_vague_report_of_the_same_end_does_not_replace_the_cause_that_the_log_has() 
         world.pass(ms(10_000));
         assert_eq!(world.why("a"), Some(reason), "{:#?}", world.log);
     }
+}
+
+#[test]
+fn a_child_killed_before_the_end_and_reported_after_it_changes_nothing() {
+    use OomConstraint::{Node, Unknown};
+    let child = |kill: &mut OomKill| kill.container_lives = Some(true);
+    // Simulation seed 2019499: the pod is not known yet.
+    let mut world = World::standing(wanting(|_| ()), armed(), Vec::new());
+    world.killed(Node, |_| ());
+    world.killed(Node, child);
+    world.pods.insert("a".into(), job("a"));
+    world.list();
+    assert_eq!(world.why("a"), Some("NodeOutOfMemory"), "{:#?}", world.log);
+    assert_eq!(world.tally(Node).lived_on, 1);
+
+    // Simulation seed 2002847: a vague report of the end is the last.
+    let mut world = of_job();
+    world.containers("a", &[Some(137)]);
+    world.killed(Node, |_| ());
+    world.killed(Node, child);
+    world.killed(Unknown, |kill| kill.container_lives = None);
+    world.pass(ms(10_000));
+    assert_eq!(world.why("a"), Some("NodeOutOfMemory"), "{:#?}", world.log);
 }
 
 #[test]
@@ -280,6 +307,19 @@ fn the_runtime_is_asked_for_a_container_s_fate_that_no_witness_saw() {
     assert_eq!((world.condition_writes(), world.reported.len()), (0, 1));
     assert!(world.reported[0].1.contains("not known whether"), "{:?}", world.reported);
     assert_eq!(world.tally(OomConstraint::ContainerLimit).unknown, 1);
+}
+
+#[test]
+fn a_container_that_ended_for_itself_was_not_ended_by_an_earlier_kill() {
+    // Simulation seed 4015162: no witness saw whether it lived on, and then it was stopped.
+    for (code, reason) in [(137, Some("NodeOutOfMemory")), (143, None), (0, None)] {
+        let mut world = of_job();
+        world.containers("a", &[Some(code)]);
+        world.runtime.get_mut("a").expect("must be there").containers[0].id = "c1".into();
+        world.killed(OomConstraint::Node, |kill| kill.container_lives = None);
+        world.pass(ms(10_000));
+        assert_eq!(world.why("a"), reason, "{code}: {:#?}", world.log);
+    }
 }
 
 #[test]
