@@ -7,7 +7,7 @@ use ::simulation::agent::{self, Options, Sabotage};
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=1_600;
 
 /// Seeds that failed once; `true` marks a node without strain.
-const KEPT: [(u64, bool); 10] = [
+const KEPT: [(u64, bool); 19] = [
     // The kubelet died at the signal, was back at once, and the lock was gone.
     (501_130, true),
     // The checks mistook a check that found no shutdown for one from before the signal.
@@ -24,6 +24,23 @@ const KEPT: [(u64, bool); 10] = [
     (103_761, false),
     // A vague second report of a container's end replaced the cause that the kernel's log had.
     (201_846, false),
+    // Reports about children that were killed overtook that about the end of their container.
+    (2_019_499, false),
+    (2_002_847, false),
+    // A container was stopped after a kill of which no witness saw the outcome.
+    (4_015_162, false),
+    // The rights came after the time to stop pods, and before the end of that for reports.
+    (2_023_646, false),
+    // The agent and the kubelet wrote Failed at the same time.
+    (2_031_226, false),
+    // The removal of a mark was under way as the next shutdown began.
+    (1_037_700, false),
+    // The runtime was silent at a cancel, and the agent was restarted before it answered.
+    (2_030_548, false),
+    // The API was away after a cancel, and the next attempt came late.
+    (2_035_895, false),
+    // A frozen agent heard of a shutdown and of its kubelet's return at once.
+    (4_001_891, false),
 ];
 
 /// Seeds without faults that run once per action of the agent, which is killed after it.

@@ -19,6 +19,10 @@ use crate::termination::attempt::{Attempt, Pace, REPEATABLE, Refusal, WAIT_MAX, 
 /// The verb that a refusal concerns.
 const PATCH_NODES: &str = "patch nodes";
 
+/// The longest wait before the node's announcement and taint are tried again outside of a shutdown:
+/// until then a node that is back gets no pods.
+const RESTORED_WITHIN: Duration = Duration::from_secs(10);
+
 /// The wanted writes to the node, and their progress.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeWrites {
@@ -215,7 +219,11 @@ impl NodeWrites {
     ) {
         let now = facts.clock.monotonic();
         let hurry = facts.situation.runs && !facts.situation.released;
-        let wait_max = if hurry { WAIT_MAX_HASTE } else { WAIT_MAX };
+        let wait_max = match task {
+            _ if hurry => WAIT_MAX_HASTE,
+            Task::Publish => WAIT_MAX,
+            _ => RESTORED_WITHIN,
+        };
         let pace = Pace { wait_max, latest: None, salt: 1 };
         let refusal = out.hear_of_node_right(&facts.clock, PATCH_NODES, result);
         match task {

@@ -80,6 +80,11 @@ impl Refusals {
         self.retries_until = Some(retries_until);
     }
 
+    /// Follows a shutdown whose mode changes: it retries refusals until then.
+    pub(super) fn retry_until(&mut self, until: Duration) {
+        self.retries_until = Some(until);
+    }
+
     /// Whether the agent does not try the verb any more.
     pub(super) fn forbids(&self, verb: &str) -> bool {
         self.verbs.get(verb).is_some_and(|asked| asked.stopped)

@@ -37,8 +37,9 @@ pub(super) struct Case {
 pub(super) enum Why {
     /// The pod lives on.
     Untrue(Timestamp),
-    /// A shutdown of this boot that does not go on has set it, and may have stopped the pod.
-    Unsorted { at: Timestamp, had_run: bool, stopped: bool },
+    /// A shutdown of this boot that does not go on has set it, and may have stopped the pod: the
+    /// runtime is asked from then on, on CLOCK_MONOTONIC.
+    Unsorted { at: Timestamp, had_run: bool, from: Duration },
     /// A shutdown before this boot has set it, or was about to; and whether the pod had run by
     /// then.
     Marked(Timestamp, bool),
@@ -59,6 +60,13 @@ impl Case {
 
     pub(super) fn is_unsorted(&self) -> bool {
         matches!(self.why, Why::Unsorted { .. })
+    }
+
+    /// Whether the runtime's first answer about a pod that has not ended is awaited.
+    pub(super) fn is_being_sorted(&self, facts: &Facts) -> bool {
+        self.is_unsorted()
+            && self.inspect.failures() == 0
+            && !has_ended(&self.correction.pod, facts)
     }
 
     pub(super) fn is_recovery(&self) -> bool {
@@ -108,6 +116,11 @@ pub(super) fn remedy(
     }
 }
 
+/// Whether the API shows that the pod ends: then its mark needs no explanation.
+fn has_ended(pod: &PodRef, facts: &Facts) -> bool {
+    facts.pods.get(&pod.uid).is_some_and(|pod| pod.is_terminal() || pod.is_terminating())
+}
+
 /// What follows a step of a case.
 enum Step {
     Waits,
@@ -131,10 +144,16 @@ impl Case {
             out.calls.log(true, Some(&correction.pod), "nothing proves that it does not run");
             return Step::Settled;
         }
-        out.calls.inspect(what, &correction.pod, inspect, &facts.clock);
-        if matches!(why, Why::Unsorted { .. }) {
+        if let Why::Unsorted { from, .. } = why {
+            if has_ended(&correction.pod, facts) {
+                return Step::Settled;
+            }
+            if facts.clock.reached(*from) {
+                out.calls.inspect(what, &correction.pod, inspect, &facts.clock);
+            }
             return Step::Waits;
         }
+        out.calls.inspect(what, &correction.pod, inspect, &facts.clock);
         if !out.calls.has_room() {
             return Step::NoRoom;
         }
@@ -189,7 +208,7 @@ impl OwnMarks {
         let Some(case) = self.cases.remove(uid) else { return };
         if let Why::Untrue(at) = case.why {
             self.removed.insert(uid.clone(), (case.correction.pod, at));
-        } else if self.recoveries() == 0 {
+        } else if case.is_recovery() && self.recoveries() == 0 {
             let written = std::mem::take(&mut self.recovered);
             let text = format!("boot recovery: all pods checked, {written} corrected");
             out.calls.log(false, None, text.clone());
@@ -284,15 +303,16 @@ impl OwnMarks {
         if !case.inspect.is_in_flight() {
             return;
         }
-        if let Why::Unsorted { at, had_run, stopped } = case.why {
-            // The sandbox may outlive the containers: the process that stopped them died.
-            let ended = |state: &RuntimeState| state.containers_ended() || state.nothing_runs();
-            let stopped = result.as_ref().map_or(stopped, ended);
+        if let Why::Unsorted { at, had_run, .. } = case.why {
             let pod = case.correction.pod.clone();
-            if stopped {
-                self.confirm(pod, at, had_run);
-            } else {
-                self.remove(pod, at);
+            match result {
+                // The sandbox may outlive the containers: the process that stopped them died.
+                Ok(state) if state.containers_ended() || state.nothing_runs() => {
+                    self.confirm(pod, at, had_run);
+                }
+                Ok(_) => self.remove(pod, at),
+                // Only the runtime can tell: a stop without an answer may be carried out, or not.
+                Err(failure) => case.inspect.failed(now, case.correction.pace(), Some(failure)),
             }
             return;
         }

@@ -114,7 +114,7 @@ impl OwnMarks {
         self.cases.contains_key(uid)
             || self.explained.contains(uid)
             || self.removed.contains_key(uid)
-            || self.kept.contains(uid)
+            || self.kept.contains_key(uid)
     }
 
     /// Finds conditions of pressure on live pods. An earlier agent was killed between the mark and

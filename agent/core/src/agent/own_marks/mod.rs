@@ -42,8 +42,9 @@ pub(super) struct OwnMarks {
     explained: BTreeSet<PodUid>,
     /// Removed marks, because a mark whose response was lost may still arrive late.
     removed: BTreeMap<PodUid, (PodRef, Timestamp)>,
-    /// Pods that stay marked: a cancelled shutdown has stopped them.
-    kept: BTreeSet<PodUid>,
+    /// Pods that stay marked: a cancelled shutdown has stopped them, or its stop is under way. With
+    /// the mark's time, and whether the pod had run by then.
+    kept: BTreeMap<PodUid, (PodRef, Timestamp, bool)>,
     /// Marks that were found on living pods: the agent removes each of them once.
     found: BTreeSet<(PodUid, i64)>,
     /// Victims that have ended: a kubelet may revert the phase for a moment. ([API16])
@@ -73,10 +74,14 @@ impl OwnMarks {
         self.add(pod, Why::Marked(at, had_run), Attempt::default(), Duration::ZERO);
     }
 
-    /// Asks the runtime whether a shutdown of this boot has stopped the pod; without an answer,
-    /// `stopped` counts.
-    pub(super) fn sort(&mut self, pod: PodRef, at: Timestamp, had_run: bool, stopped: bool) {
-        let why = Why::Unsorted { at, had_run, stopped };
+    /// Asks the runtime whether a shutdown of this boot has stopped the pod. Until it answers, the
+    /// mark stays as it is, and so does the journal: the next process asks, too.
+    pub(super) fn sort(&mut self, pod: PodRef, at: Timestamp, had_run: bool) {
+        self.sort_from(Duration::ZERO, pod, at, had_run);
+    }
+
+    fn sort_from(&mut self, from: Duration, pod: PodRef, at: Timestamp, had_run: bool) {
+        let why = Why::Unsorted { at, had_run, from };
         self.add(pod, why, Attempt::wanted(), Duration::ZERO);
     }
 
@@ -88,8 +93,8 @@ impl OwnMarks {
 
     /// Keeps the pod's condition. If the pod runs anyway, a runtime check finds it.
     /// (`survivors.rs`)
-    pub(super) fn keep(&mut self, uid: PodUid) {
-        self.kept.insert(uid);
+    pub(super) fn keep(&mut self, pod: PodRef, at: Timestamp, had_run: bool) {
+        self.kept.insert(pod.uid.clone(), (pod, at, had_run));
     }
 
     /// Records that an eviction has ended.
@@ -132,8 +137,8 @@ impl OwnMarks {
     }
 
     /// Whether the runtime is asked about marks of a shutdown of this boot that does not go on.
-    pub(super) fn is_sorting(&self) -> bool {
-        self.cases.values().any(Case::is_unsorted)
+    pub(super) fn is_sorting(&self, facts: &Facts) -> bool {
+        self.cases.values().any(|case| case.is_being_sorted(facts))
     }
 
     /// Takes what has changed.
@@ -159,7 +164,7 @@ impl OwnMarks {
 
     fn pod_gone(&mut self, uid: &PodUid) {
         // A recovery counts what is gone as checked.
-        if self.removes(uid) {
+        if self.cases.get(uid).is_some_and(|case| !case.is_recovery()) {
             self.cases.remove(uid);
         }
         self.removed.remove(uid);
@@ -178,7 +183,7 @@ impl OwnMarks {
         self.find_of_evictions(facts, out, evicts);
         self.find_survivors(facts, out, evicts);
         self.advance_cases(facts, out);
-        let open = self.cases.values().any(|case| case.is_removal() || case.is_recovery());
+        let open = !self.cases.is_empty() || self.kept.keys().any(|uid| out.calls.is_stopping(uid));
         if !facts.situation.runs && !facts.situation.journaled && !open {
             out.journal.close();
         }

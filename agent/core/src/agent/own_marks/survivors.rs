@@ -1,7 +1,7 @@
 //! Finds pods that live on under a mark of ours. The runtime tells, or a kubelet that has had time
 //! enough. ([AP19], [ST7])
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use epilogue_common::outcome::Failure;
@@ -27,8 +27,6 @@ const STOP_LATE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Survivors {
     inspections: BTreeMap<PodUid, Inspection>,
-    /// Pods whose stop was under way at a cancel, and then did not stop them.
-    doubted: BTreeSet<PodUid>,
 }
 
 #[derive(Clone, Debug)]
@@ -41,7 +39,6 @@ struct Inspection {
 impl Survivors {
     pub(super) fn pod_gone(&mut self, uid: &PodUid) {
         self.inspections.remove(uid);
-        self.doubted.remove(uid);
     }
 }
 
@@ -52,8 +49,8 @@ fn may_run(state: &RuntimeState) -> bool {
 
 impl OwnMarks {
     /// Finds pods that live on under a mark of ours, whatever the clocks say, and removes the mark.
-    /// A live kubelet has already reported what does not run, and the runtime shows what does. A
-    /// pod whose stop failed waits for no kubelet: nothing terminates it any more. ([ST7])
+    /// A live kubelet has already reported what does not run, and the runtime shows what does.
+    /// ([ST7])
     pub(super) fn find_survivors(
         &mut self,
         facts: &Facts,
@@ -68,11 +65,10 @@ impl OwnMarks {
         self.survivors.inspections.retain(|uid, inspection| {
             suspects.contains_key(uid) || inspection.attempt.is_in_flight()
         });
-        let vouches = !suspects.is_empty() && kubelet_vouches(facts);
+        if suspects.is_empty() || !kubelet_vouches(facts) {
+            return;
+        }
         for (uid, (pod, at)) in suspects {
-            if !vouches && !self.survivors.doubted.contains(&uid) {
-                continue;
-            }
             if !facts.settings.runtime {
                 self.survives(pod, at, out);
                 continue;
@@ -107,7 +103,9 @@ impl OwnMarks {
         facts.pods.iter().filter_map(suspect).collect()
     }
 
-    /// Takes the answer to a stop that was under way at a cancel. The mark was kept for it.
+    /// Takes the answer to a stop that was under way at a cancel. The mark was kept for it. If the
+    /// stop fails, the runtime is asked what became of the pod: no kubelet is awaited, because
+    /// nothing terminates the pod any more.
     pub(in super::super) fn was_stopped_late(
         &mut self,
         uid: &PodUid,
@@ -115,14 +113,12 @@ impl OwnMarks {
         facts: &Facts,
     ) {
         let stopped = result.as_ref().is_ok_and(|state| !may_run(state));
-        if stopped || facts.situation.runs || !self.kept.contains(uid) {
+        if stopped || facts.situation.runs {
             return;
         }
+        let Some((pod, at, had_run)) = self.kept.remove(uid) else { return };
         let wait = if result.is_ok() { Duration::ZERO } else { STOP_LATE };
-        let due_at = facts.clock.monotonic() + wait;
-        self.survivors.doubted.insert(uid.clone());
-        let inspection = Inspection { attempt: Attempt::wanted(), due_at };
-        self.survivors.inspections.insert(uid.clone(), inspection);
+        self.sort_from(facts.clock.monotonic() + wait, pod, at, had_run);
     }
 
     /// Takes the runtime's response about a pod under a mark.
@@ -143,7 +139,6 @@ impl OwnMarks {
                 return inspection.attempt.failed(now, pace, Some(failure));
             }
         };
-        self.survivors.doubted.remove(uid);
         // The kubelet has to report what does not run; it may be late.
         *inspection = Inspection { attempt: Attempt::wanted(), due_at: now + VOUCHES };
         if may_run(state)

@@ -206,21 +206,16 @@ impl Shutdowns {
                 && (termination.end.is_done() || out.calls.is_stopping(&uid))
                 && facts.pods.get(&uid).is_some_and(PodView::cannot_run_again);
             if stopped {
-                own_marks.keep(uid);
+                own_marks.keep(termination.pod, termination.marked_at, termination.had_run);
             } else if asks(&uid) {
-                own_marks.sort(
-                    termination.pod,
-                    termination.marked_at,
-                    termination.had_run,
-                    termination.end.is_done(),
-                );
+                own_marks.sort(termination.pod, termination.marked_at, termination.had_run);
             } else {
                 own_marks.remove(termination.pod, termination.marked_at);
             }
         }
         for (pod, at) in shutdown.carried.into_values() {
             if asks(&pod.uid) {
-                own_marks.sort(pod, at, true, false);
+                own_marks.sort(pod, at, true);
             } else {
                 own_marks.remove(pod, at);
             }
@@ -233,7 +228,7 @@ impl Shutdowns {
     /// DIVERGES(upstream): a shutdown survives a restart of the process that handles it. Upstream
     /// forgets it in a restart, and admits pods again. ([W6])
     fn settle_journaled(&mut self, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
-        if self.sorting && !others.own_marks.is_sorting() {
+        if self.sorting && !others.own_marks.is_sorting(facts) {
             self.sorting = false;
             others.node.restore(facts);
         }
@@ -248,7 +243,7 @@ impl Shutdowns {
         if journaled.sort(facts, out, others.own_marks) {
             report_cancelled("logind cancelled it while the agent was down", out);
         }
-        self.sorting = others.own_marks.is_sorting();
+        self.sorting = others.own_marks.is_sorting(facts);
         if !self.sorting {
             others.node.restore(facts);
         }

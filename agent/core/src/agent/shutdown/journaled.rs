@@ -70,7 +70,7 @@ impl Journaled {
         for (pod, at) in self.marked_pods() {
             let (reference, had_run) = (pod.pod.clone(), pod.had_run);
             if facts.settings.runtime && (soft || pod.ends) {
-                own_marks.sort(reference, at, had_run, self.released || pod.ends);
+                own_marks.sort(reference, at, had_run);
             } else if rebooted {
                 own_marks.confirm(reference, at, had_run);
             } else {

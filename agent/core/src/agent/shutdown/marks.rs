@@ -50,7 +50,8 @@ fn more_is_to_come(termination: &PodTermination, pod: &PodView) -> bool {
         termination.terminator,
         Terminator::Kubelet | Terminator::Delete | Terminator::Deadline
     );
-    let open = !termination.reported && !termination.fail.was_sent();
+    // A phase of ours that the API has not acknowledged may have met the kubelet's.
+    let open = !termination.reported && !termination.fail.is_done();
     by_kubelet && open && pod.is_terminal() && pod.running_since.is_some()
 }
 
@@ -144,7 +145,7 @@ impl Shutdown {
         } else if pod.is_disrupted() && !carried {
             settle_mark(termination, pod);
         } else if wanted {
-            termination.mark.want();
+            want_mark(&mut termination.mark);
         }
     }
 
@@ -276,6 +277,15 @@ impl Shutdown {
             Follow::Reread | Follow::Retry | Follow::Refused => {}
         }
     }
+}
+
+/// Requests the mark of a pod that the API shows without one. Another writer's condition that
+/// counted is gone again, or it was ours, of an earlier boot.
+fn want_mark(mark: &mut Attempt) {
+    if mark.is_done() && !mark.was_sent() {
+        *mark = Attempt::default();
+    }
+    mark.want();
 }
 
 /// Settles a mark that the API shows, ours or another writer's.

@@ -171,7 +171,7 @@ impl Shutdown {
 
     /// Enlists the pods, and announces the shutdown in the journal, on the node and to people.
     pub(super) fn start(&mut self, facts: &Facts, out: &mut Out, node: &mut NodeWrites) {
-        out.refusals.begin_shutdown(self.at(self.ends.kill.min(RETRIES_FOR)));
+        out.refusals.begin_shutdown(self.retries_until());
         self.enlist_all(facts);
         if !self.resumed {
             self.write_intent(facts, out);
@@ -180,6 +180,15 @@ impl Shutdown {
             self.announce(facts, node);
         }
         self.report_begun(out);
+    }
+
+    /// Until when a refusal may pass. A deletion waits for its pod's mark, so the mark is given up
+    /// while there is time to delete. The runtime's stop waits for nothing: its mark and phase are
+    /// worth an attempt until the end.
+    fn retries_until(&self) -> Duration {
+        let stops = self.found.mode == Mode::Substitute;
+        let until = if stops { self.ends.end } else { self.ends.kill };
+        self.at(until.min(RETRIES_FOR))
     }
 
     /// Writes the intended marks and terminations to the journal before they are sent.
@@ -317,7 +326,7 @@ impl Shutdown {
     fn other_mode(&self, facts: &Facts) -> Option<(Detected, bool)> {
         let found = facts.detected();
         let now = facts.clock.monotonic();
-        let fresh = facts.kubelet.seen_at > self.taken_up_at;
+        let fresh = facts.kubelet.seen_at >= self.taken_up_at;
         let gone = facts.kubelet.gone_since.is_some_and(|at| {
             found.mode == Mode::Substitute && facts.clock.reached(at + KUBELET_GONE)
         });
@@ -354,7 +363,7 @@ impl Shutdown {
         }
         let says_so = facts.node.as_ref().is_some_and(|view| view.kubelet_says_shutdown);
         let disarmed = facts.kubelet.facts.as_ref().is_some_and(|f| f.lock_armed == Some(false));
-        let fresh = facts.kubelet.seen_at > self.taken_up_at;
+        let fresh = facts.kubelet.seen_at >= self.taken_up_at;
         let left = self.terminations.values().any(PodTermination::is_awaited);
         let time = self.elapsed(now) < self.ends.last_writes;
         facts.kubelet.lives() && disarmed && fresh && !says_so && !self.progress && left && time
@@ -370,6 +379,7 @@ impl Shutdown {
         self.deletions_over = false;
         self.stage = None;
         self.set_times(facts);
+        out.refusals.retry_until(self.retries_until());
         // Marks that are needed only now get their time too.
         if self.step > Step::PreMark {
             self.ends.pre_mark = self.ends.pre_mark.max(self.elapsed(now) + LATE_MARKS);

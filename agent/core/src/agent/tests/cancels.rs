@@ -82,6 +82,7 @@ fn a_pod_that_the_runtime_has_stopped_stays_marked() {
     world.change("stopped", |pod| pod.running_since = Some(since));
     world.pass(ms(100_000));
     assert_eq!(world.disrupted(), ["stopped", "stopping"], "{:#?}", world.log);
+    world.containers("stopping", &[Some(143)]);
     world.restart(settings());
     world.started(dead(), false);
     world.pass(ms(100_000));
@@ -115,6 +116,40 @@ fn a_stop_that_fails_after_the_cancel_leaves_no_mark_though_the_kubelet_is_dead(
         }
         world.pass(ms(30_000));
         assert_eq!(!world.disrupted().is_empty(), kept, "{answers} {codes:?} {:#?}", world.log);
+    }
+}
+
+#[test]
+fn what_a_silent_runtime_did_with_a_stop_is_asked_until_it_answers() {
+    // Simulation seeds 2002494 and 2030548: the agent is restarted meanwhile.
+    for (codes, kept) in [(Some(143), vec!["a"]), (None, vec![])] {
+        for late in [false, true] {
+            let mut world = World::standing(settings(), dead(), vec![job("a")]);
+            let since = wall(world.now);
+            world.change("a", |pod| pod.running_since = Some(since));
+            world.containers("a", &[None]);
+            world.answers.insert("stop a 20".into(), Answer::Hold);
+            world.shutdown(40);
+            world.pass(ms(300));
+            world.event(Event::ShutdownCancelled);
+            world.containers("a", &[codes]);
+            let silent = Answer::Fail(FailureKind::Unknown, u32::MAX);
+            world.answers.insert("inspect *".into(), silent);
+            if late {
+                let (id, _, action) = world.held.pop().expect("the stop must be held");
+                world.time_out(id, &action);
+                world.pass(ms(20_000));
+            }
+            world.restart(settings());
+            world.started(dead(), false);
+            world.pass(ms(60_000));
+            assert_eq!(world.disrupted(), ["a"], "nothing is known: {:#?}", world.log);
+            assert_eq!(world.node_says.as_deref(), Some("idle"), "the node waits for nothing");
+            world.answers.clear();
+            world.pass(ms(10_000));
+            assert_eq!(world.disrupted(), kept, "{codes:?} {late} {:#?}", world.log);
+            assert_eq!(world.journal, [], "{codes:?} {late} {:#?}", world.log);
+        }
     }
 }
 
@@ -245,6 +280,22 @@ fn revocation_is_tried_until_the_api_shows_it() {
     world.answers.clear();
     world.pass(ms(40_000));
     assert_restored(&world, "the API is back");
+}
+
+#[test]
+fn a_node_gets_pods_again_soon_after_the_api_is_back() {
+    // Simulation seed 2035895: each further failure doubled the wait, up to 30 s.
+    for silent in [60_000, 80_000, 100_000] {
+        let mut world = World::standing(settings(), plain(), vec![job("a")]);
+        world.shutdown(40);
+        world.answers.insert("*".into(), Answer::Fail(FailureKind::Unknown, u32::MAX));
+        world.event(Event::ShutdownCancelled);
+        world.pass(ms(silent));
+        assert!(world.tainted && world.node_says.as_deref() != Some("idle"));
+        world.answers.clear();
+        world.pass(ms(10_000));
+        assert!(!world.tainted && world.node_says.as_deref() == Some("idle"), "{silent}");
+    }
 }
 
 #[test]

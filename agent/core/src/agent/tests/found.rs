@@ -6,7 +6,7 @@ use super::driver::*;
 use crate::agent::Settings;
 use crate::pod::tests::pod;
 use crate::pod::{Disruption, Owner, Phase, PodView, TERMINATION_BY_KUBELET};
-use crate::protocol::event::{Event, RuntimeState};
+use crate::protocol::event::{Announcement, Event, RuntimeState};
 use crate::protocol::journal::{Intent, Record};
 use crate::termination::patches::SHUTDOWN_MESSAGE;
 
@@ -314,4 +314,36 @@ fn a_drained_record_that_was_not_written_in_time_is_not_written_later() {
         let drained_records = world.log.iter().filter(|line| line.contains("drained")).count();
         assert_eq!(drained_records, 0, "{failure:?} {:?}", world.log);
     }
+}
+
+#[test]
+fn a_mark_that_a_recovery_takes_back_at_the_signal_is_set_anew() {
+    // Simulation seed 1037700: the removal was under way, and the pod was deleted without a mark.
+    let mut world = World::standing(settings(), plain(), vec![of_a_replica_set("a")]);
+    world.answers.insert("delete *".into(), Answer::Hold);
+    world.shutdown(40);
+    world.pass(ms(2_000));
+    assert_eq!(world.disrupted(), ["a"]);
+    world.reboot(settings());
+    world.answers.insert("clear a".into(), Answer::Hold);
+    world.started(plain(), false);
+    assert_eq!(world.held.len(), 1, "{:?}", world.log);
+    world.answers.insert("delete *".into(), Answer::Hold);
+    world.shutdown(40);
+    world.let_go("clear");
+    world.pass(ms(2_000));
+    assert_eq!(world.disrupted(), ["a"], "{:#?}", world.log);
+}
+
+#[test]
+fn a_kubelet_seen_at_the_moment_of_the_signal_counts() {
+    // Simulation seed 4001891: the agent was frozen, and heard of both at once.
+    let blind = Settings { runtime: false, ..settings() };
+    let mut world = World::standing(blind, dead(), vec![of_a_replica_set("a").never()]);
+    let announced = Announcement { granted: Some(ms(60_000)), kind: None };
+    world.agent.handle(Event::ShutdownAnnounced(announced), world.clock());
+    world.event(Event::KubeletSeen(plain()));
+    world.pass(ms(3_000));
+    assert!(!world.released(), "{:#?}", world.log);
+    assert_eq!(world.done(&["delete"]).len(), 1, "{:#?}", world.log);
 }

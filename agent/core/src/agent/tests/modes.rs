@@ -131,6 +131,25 @@ fn a_final_status_that_does_not_come_is_awaited_no_longer_than_the_kubelet_needs
 }
 
 #[test]
+fn a_phase_that_met_the_kubelets_is_not_the_kubelets_final_status() {
+    // Simulation seed 2031226: both wrote Failed at the end of the time, the kubelet first.
+    let runs = |pod: &mut PodView| pod.running_since = "2026-11-21T14:10:00Z".parse().ok();
+    let mut world = World::standing(settings(), armed(), vec![job("a").with(runs)]);
+    world.containers("a", &[Some(143)]);
+    world.answers.insert("fail a".into(), Answer::Hold);
+    world.shutdown(60);
+    world.pass(ms(39_200));
+    assert_eq!(world.held.len(), 1, "{:?}", world.log);
+    world.change("a", |pod| pod.phase = Phase::Failed);
+    world.let_go("fail");
+    world.pass(ms(100));
+    assert!(!world.released(), "{:?}", world.log);
+    world.ends("a", Phase::Succeeded);
+    world.pass(ms(100));
+    assert!(world.released(), "{:?}", world.log);
+}
+
+#[test]
 fn a_kubelet_that_died_reports_no_final_status() {
     let mut world = half_reported();
     world.event(Event::KubeletSeen(dead()));

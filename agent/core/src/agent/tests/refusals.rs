@@ -92,6 +92,20 @@ fn a_late_rbac_cache_costs_time_and_no_pod() {
 }
 
 #[test]
+fn a_right_that_comes_after_the_time_to_stop_still_serves_the_reports() {
+    // Simulation seed 2023646: 5 s are granted, and the reports have the last of them.
+    let mut world = World::standing(settings(), dead(), jobs(5));
+    refuse(&mut world, "*");
+    world.shutdown(5);
+    world.pass(ms(3_900));
+    assert_eq!(world.done(&["stop"]).len(), 5, "{:?}", world.log);
+    world.answers.clear();
+    world.pass(ms(800));
+    assert_eq!(terminal(&world), 5, "{:#?} {:#?}", world.log, world.logged);
+    assert!(world.released());
+}
+
+#[test]
 fn a_verb_that_is_forbidden_is_tested_by_single_calls() {
     let mut world = replace(30);
     refuse(&mut world, "mark *");

@@ -44,7 +44,7 @@ pub const CANCELLED: Scope =
 /// A cancelled shutdown, in which the agent dies.
 pub(super) const CANCELLED_RESTARTED: Scope = Scope {
     name: "agent-lives-cancel-restart",
-    states: 50_759,
+    states: 45_036,
     other_lock: true,
     faults: CANCEL_RESTART,
     ..CANCELLED
@@ -62,11 +62,11 @@ pub const SMALL: &[Scope] = &[
     Scope { name: "agent-stopped-later", states: 232, decides_later: true, ..STOPPED },
     CANCELLED,
     CANCELLED_RESTARTED,
-    Scope { name: "agent-stopped-cancel", states: 976, faults: CANCEL, ..STOPPED },
+    Scope { name: "agent-stopped-cancel", states: 928, faults: CANCEL, ..STOPPED },
     Scope { name: "agent-shuts-down-cancel", states: 8_342, faults: CANCEL, ..SHUTS_DOWN },
     Scope {
         name: "agent-lives-restart",
-        states: 2_786,
+        states: 2_930,
         pods: ONE,
         other_lock: true,
         faults: RESTART,
@@ -74,7 +74,7 @@ pub const SMALL: &[Scope] = &[
     },
     Scope {
         name: "agent-stopped-restart",
-        states: 7_382,
+        states: 7_912,
         other_lock: true,
         faults: RESTART,
         ..STOPPED
@@ -86,7 +86,7 @@ pub const SMALL: &[Scope] = &[
     Scope { name: "agent-other", states: 308, pods: OTHER, faults: LOST, ..STOPPED },
     Scope {
         name: "agent-stopped-cancel-restart",
-        states: 58_029,
+        states: 57_941,
         other_lock: true,
         faults: CANCEL_RESTART,
         ..STOPPED
