@@ -1,8 +1,9 @@
-//! Tests that Jobs count each pod once through outages of the control plane, on an API of their
-//! own: etcd restored from a snapshot, etcd and kube-apiserver killed.
+//! Tests that Jobs count each pod once through outages, on an API of their own: etcd restored from a
+//! snapshot; etcd, kube-apiserver and the leader killed.
 
 mod jobs;
 mod stage;
+mod takeover;
 
 use lab::bed::job;
 use lab::control_plane::Part;
@@ -13,7 +14,7 @@ use stage::Stage;
 /// run again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_go_on_from_what_a_restored_etcd_shows() {
-    let mut stage = Stage::start(6).await;
+    let mut stage = Stage::start(6, &[]).await;
     stage.until_counted(50).await;
     let snapshot = stage.control_plane.snapshot_etcd().expect("a snapshot");
     stage.create(job("lost").spec("suspend", true)).await;
@@ -36,7 +37,7 @@ async fn jobs_go_on_from_what_a_restored_etcd_shows() {
 
 /// Kills a part of the control plane each time after some progress, and lets all Jobs finish.
 async fn counts_are_exact_through_kills_of(parts: &[Part]) {
-    let mut stage = Stage::start(6).await;
+    let mut stage = Stage::start(6, &[]).await;
     let mut progress = 0;
     for part in parts {
         progress += rand::random_range(20..50);

@@ -1,6 +1,7 @@
 //! Sets up an API of its own with our controller, simulated nodes, and Jobs under way.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::Job;
@@ -27,23 +28,34 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Starts everything, and this many Jobs of each kind.
-    pub(crate) async fn start(of_each: usize) -> Self {
+    /// Starts everything, our controller with these arguments, and this many Jobs of each kind.
+    pub(crate) async fn start(of_each: usize, arguments: &[&str]) -> Self {
         let control_plane = ControlPlane::start(Options::unique("outages")).await;
         let control_plane = control_plane.expect("a control plane");
         let cluster = control_plane.cluster();
         let client = control_plane.admin_client().await.expect("a client");
         let namespace = Namespace::create(cluster).await.expect("a namespace");
-        let setup = Setup::debug(control_plane.dir()).namespace(namespace.name());
-        let setup = setup.argument("--check-plans");
-        let setup = setup.argument("--default-job-pod-failure-backoff=10ms");
+        let setup = setup(control_plane.dir(), &namespace, arguments);
         let controller = Controller::start(cluster, &setup).await.expect("our controller");
         let mut stage = Self { control_plane, controller, nodes: None, namespace, client };
         stage.start_nodes().await;
-        for job in jobs(of_each) {
-            stage.create(job).await;
-        }
+        stage.create_jobs(of_each).await;
         stage
+    }
+
+    /// Starts a second controller with these arguments.
+    pub(crate) async fn start_standby(&self, arguments: &[&str]) -> Controller {
+        let dir = self.control_plane.dir().join("standby");
+        let setup = setup(&dir, &self.namespace, arguments);
+        let controller = Controller::start(self.control_plane.cluster(), &setup).await;
+        controller.expect("our second controller")
+    }
+
+    /// Creates this many Jobs of each kind.
+    pub(crate) async fn create_jobs(&self, of_each: usize) {
+        for job in jobs(of_each) {
+            self.create(job).await;
+        }
     }
 
     /// Creates a Job.
@@ -149,4 +161,10 @@ impl Stage {
         })
         .await;
     }
+}
+
+fn setup(dir: &Path, namespace: &Namespace, arguments: &[&str]) -> Setup {
+    let setup = Setup::debug(dir).namespace(namespace.name()).argument("--check-plans");
+    let setup = setup.argument("--default-job-pod-failure-backoff=10ms");
+    arguments.iter().fold(setup, |setup, argument| setup.argument(argument))
 }
