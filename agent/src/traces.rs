@@ -97,7 +97,11 @@ impl Traces {
         match event {
             Event::Finished { id, result } => self.finished(*id, result, now),
             Event::PodObserved(pod) => self.observed(pod, now),
-            Event::PodsListed(pods) => pods.iter().for_each(|pod| self.observed(pod, now)),
+            Event::PodsListed(pods) | Event::PodsRestored(pods) => {
+                for pod in pods {
+                    self.observed(pod, now);
+                }
+            }
             Event::PodGone(uid) => self.reported(uid, ("none", "deletion"), now),
             _ => {}
         }

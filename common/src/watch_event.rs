@@ -17,6 +17,9 @@ pub enum WatchEvent<T> {
     Unreadable(Box<Unreadable>),
     /// The watch has yielded all changes up to this version.
     UpTo(String),
+    /// The API has gone back to an earlier version, as when etcd is restored from a snapshot. What
+    /// the watch has yielded may not have happened; a list follows.
+    Restored,
 }
 
 /// An object that its reader rejected, identified by its metadata.
@@ -71,6 +74,7 @@ impl<T> WatchEvent<T> {
             Self::Gone(object) => WatchEvent::Gone(view(object)),
             Self::Unreadable(object) => WatchEvent::Unreadable(object),
             Self::UpTo(version) => WatchEvent::UpTo(version),
+            Self::Restored => WatchEvent::Restored,
         }
     }
 }

@@ -9,7 +9,7 @@ use controller_core::podgc::{NamespaceView, NodeView};
 use controller_core::state::{ClusterState, Entry, Event, Now, Reaction, Snapshot};
 use controller_core::view::{Job, JobKey, Pod, Uid, WirePod};
 use epilogue_runtime::rate_limit::Backlog;
-use epilogue_runtime::watch::WatchEvent;
+use epilogue_runtime::watch::{Relist, WatchEvent};
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -28,6 +28,8 @@ pub(crate) struct Dispatch {
     /// Calls that wait for `--kube-api-qps`.
     backlog: Backlog,
     metrics: Metrics,
+    /// Where new lists are requested, one for each watch.
+    relists: Mutex<Vec<Relist>>,
 }
 
 impl Dispatch {
@@ -40,7 +42,13 @@ impl Dispatch {
         backlog: Backlog,
         metrics: Metrics,
     ) -> Self {
-        Self { state: Mutex::new(state), jobs, orphans, gc, backlog, metrics }
+        let (state, relists) = (Mutex::new(state), Mutex::default());
+        Self { state, jobs, orphans, gc, backlog, metrics, relists }
+    }
+
+    /// A watch begins, which lists again on request.
+    pub(crate) fn add_watch(&self, relist: Relist) {
+        self.relists.lock().push(relist);
     }
 
     /// Opens all queues and enqueues everything that the watches have shown. The queues open
@@ -88,6 +96,13 @@ impl Dispatch {
         }
         if let Some(controller) = reaction.external {
             self.metrics.external(&controller);
+        }
+        if reaction.relist {
+            tracing::warn!("the API has gone back to an earlier version: everything is read anew");
+            for relist in &*self.relists.lock() {
+                // The lists come without a wait for them.
+                drop(relist.fresh());
+            }
         }
         self.enqueue(reaction.entries);
         reaction.rests

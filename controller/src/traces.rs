@@ -49,7 +49,7 @@ impl Traces {
             WatchEvent::ListEnds(_) => return replacements.list_ends(),
             WatchEvent::Gone(pod) => return replacements.gone(pod),
             WatchEvent::Shown(pod) => replacements.shown(pod, Timestamp::now()),
-            WatchEvent::Unreadable(_) | WatchEvent::UpTo(_) => return,
+            WatchEvent::Unreadable(_) | WatchEvent::UpTo(_) | WatchEvent::Restored => return,
         };
         drop(replacements);
         if !self.is_working.load(Ordering::Relaxed) {

@@ -33,11 +33,13 @@ pub(crate) fn policy() -> String {
 /// What a test expects of the API's answers to our programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expected {
-    /// None is a refusal of the kinds above.
+    /// Every request is valid, and its account has the right to it.
     #[default]
     Accepted,
-    /// The test brings some about: its objects are invalid, or it takes rights away.
-    Refused,
+    /// Every request is valid. A server that has just been started knows no rights yet.
+    Valid,
+    /// The test brings invalid requests about.
+    Invalid,
 }
 
 /// One program under this control. Dropped after it has ended, it fails the test that ran it.
@@ -58,8 +60,10 @@ impl Audit {
 
     /// The first entry so far that must not be there.
     pub fn refused(&self) -> Option<String> {
-        let log = self.log.as_deref().filter(|_| self.expected == Expected::Accepted)?;
-        refused(&read(log), &self.scope)
+        if self.expected == Expected::Invalid {
+            return None;
+        }
+        refused(&read(self.log.as_deref()?), &self.scope, self.expected)
     }
 }
 
@@ -78,11 +82,11 @@ fn read(log: &Path) -> String {
     String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()
 }
 
-fn refused(log: &str, scope: &str) -> Option<String> {
+fn refused(log: &str, scope: &str, expected: Expected) -> Option<String> {
     let is_refused = |line: &&str| {
         let is_of_it = scope.is_empty() || line.contains(scope);
-        let is_refused =
-            line.contains(WITHOUT_RIGHT) || MALFORMED.iter().any(|code| line.contains(code));
+        let is_refused = MALFORMED.iter().any(|code| line.contains(code))
+            || (expected == Expected::Accepted && line.contains(WITHOUT_RIGHT));
         is_refused && is_of_it && !line.contains(DRY_RUN)
     };
     log.lines().find(is_refused).map(str::to_owned)
@@ -91,6 +95,7 @@ fn refused(log: &str, scope: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use Expected::{Accepted, Invalid, Valid};
 
     const OTHER: &str = r#"{"requestURI":"/t-2/pods","responseStatus":{"code":422}}"#;
 
@@ -102,10 +107,13 @@ mod tests {
         let forbidden = format!(r#"{{"requestURI":"/t-1/x","annotations":{{{WITHOUT_RIGHT}}}}}"#);
         for line in [invalid, &forbidden] {
             let log = [OTHER, accepted, dry, line].join("\n");
-            assert_eq!(refused(&log, "t-1").as_deref(), Some(line));
+            assert_eq!(refused(&log, "t-1", Accepted).as_deref(), Some(line));
         }
-        assert_eq!(refused(&[OTHER, accepted, dry].join("\n"), "t-1"), None);
-        assert_eq!(refused(OTHER, "").as_deref(), Some(OTHER));
+        let log = [accepted, &forbidden].join("\n");
+        assert_eq!(refused(&log, "t-1", Valid), None);
+        assert_eq!(refused(invalid, "t-1", Valid).as_deref(), Some(invalid));
+        assert_eq!(refused(&[OTHER, accepted, dry].join("\n"), "t-1", Accepted), None);
+        assert_eq!(refused(OTHER, "", Accepted).as_deref(), Some(OTHER));
     }
 
     #[test]
@@ -113,8 +121,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join(LOG), OTHER).expect("must be writable");
         let cluster = Cluster::new("", Some(dir.path().to_owned()));
-        assert!(Audit::new(&cluster, "t-2", Expected::Refused).refused().is_none());
-        let audit = Audit::new(&cluster, "t-2", Expected::Accepted);
+        assert!(Audit::new(&cluster, "t-2", Invalid).refused().is_none());
+        let audit = Audit::new(&cluster, "t-2", Accepted);
         assert_eq!(audit.refused().as_deref(), Some(OTHER));
         let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(audit)));
         assert!(dropped.is_err());

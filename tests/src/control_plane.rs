@@ -2,9 +2,11 @@
 //! kube-scheduler. Starts them in order, stops them in reverse.
 
 pub mod flags;
+mod outage;
 mod ports;
 mod ready;
 
+pub use outage::Part;
 pub(crate) use ready::default_service_account;
 
 use std::path::Path;
@@ -142,7 +144,7 @@ impl Options {
 #[derive(Debug)]
 pub struct ControlPlane {
     cluster: Cluster,
-    version: Version,
+    options: Options,
     layout: Layout,
     run_dir: RunDir,
     /// In the order of their start.
@@ -168,8 +170,7 @@ impl ControlPlane {
             }
         };
         let cluster = Cluster::new(layout.kubeconfig("admin"), Some(layout.dir.clone()));
-        let version = options.version;
-        let control_plane = Self { cluster, version, layout, run_dir, processes };
+        let control_plane = Self { cluster, options, layout, run_dir, processes };
         default_service_account(&control_plane.admin_client().await?, "default").await?;
         control_plane.write_state(Phase::Ready)?;
         Ok(control_plane)
@@ -180,7 +181,7 @@ impl ControlPlane {
     pub fn start_controllers(&mut self, controllers: &str) -> Result<(), LabError> {
         let flags = flags::controller_manager(&self.layout, controllers, &[]);
         let log = self.layout.log("kube-controller-manager-later");
-        let path = LabDir::of_workspace().go_program(GoProgram::ControllerManager, self.version);
+        let path = self.options.labs.go_program(GoProgram::ControllerManager, self.options.version);
         let program = Program::new("kube-controller-manager", &path, flags, &log);
         self.processes.push(Process::spawn_control_plane(&program)?);
         Ok(())
@@ -282,20 +283,14 @@ async fn start_processes(
     write_state(run_dir, &layout, Phase::Starting, Vec::new())?;
     drop(ports);
 
-    let start = |program: GoProgram, flags: Vec<String>| {
-        let (name, path) = (flags[0].clone(), options.labs.go_program(program, options.version));
-        Process::spawn_control_plane(&Program::new(&name, &path, flags, &layout.log(&name)))
-    };
-    let control_plane = |flags: Vec<String>| start(GoProgram::ControlPlane, flags);
-    let mut processes = vec![control_plane(flags::etcd(&layout))?];
+    let start = |program, flags| spawn_program(options, &layout, program, flags);
+    let mut processes = vec![spawn(options, &layout, Part::Etcd)?];
     ready::listens(&mut processes[0], layout.etcd_client_port).await?;
-    let mut api_server = flags::api_server(&layout, &options.api_server_flags);
     if options.audit {
         let policy = layout.audit_policy();
         std::fs::write(&policy, audit::policy()).map_err(LabError::file("write", &policy))?;
-        api_server.extend(flags::audit(&layout));
     }
-    processes.push(control_plane(api_server)?);
+    processes.push(spawn(options, &layout, Part::ApiServer)?);
     ready::api_answers(&mut processes[1], &layout).await?;
     if let Some(controllers) = &options.controllers {
         let extra = &options.controller_manager_flags;
@@ -306,6 +301,31 @@ async fn start_processes(
         processes.push(start(GoProgram::Scheduler, flags::scheduler(&layout))?);
     }
     Ok((layout, processes))
+}
+
+/// Starts etcd or kube-apiserver.
+fn spawn(options: &Options, layout: &Layout, part: Part) -> Result<Process, LabError> {
+    let flags = match part {
+        Part::Etcd => flags::etcd(layout),
+        Part::ApiServer => {
+            let mut flags = flags::api_server(layout, &options.api_server_flags);
+            if options.audit {
+                flags.extend(flags::audit(layout));
+            }
+            flags
+        }
+    };
+    spawn_program(options, layout, GoProgram::ControlPlane, flags)
+}
+
+fn spawn_program(
+    options: &Options,
+    layout: &Layout,
+    program: GoProgram,
+    flags: Vec<String>,
+) -> Result<Process, LabError> {
+    let (name, path) = (flags[0].clone(), options.labs.go_program(program, options.version));
+    Process::spawn_control_plane(&Program::new(&name, &path, flags, &layout.log(&name)))
 }
 
 fn write_identities(layout: &Layout, pki_dir: &Path) -> Result<(), LabError> {

@@ -13,7 +13,8 @@ use crate::paths::program;
 use crate::process::{Process, Program};
 
 /// Texts that the controller must never log: refusals by RBAC, and plans that fail `--check-plans`.
-const NEVER_LOGGED: [&str; 2] = ["is forbidden: User", "the plan does not hold"];
+const NEVER_LOGGED: [&str; 2] = ["is forbidden: User", BROKEN_PLAN];
+const BROKEN_PLAN: &str = "the plan does not hold";
 
 /// Time for the controller to exit by itself.
 const STOP_GRACE: Duration = Duration::from_secs(15);
@@ -53,10 +54,10 @@ impl Setup {
         self.argument(&format!("--namespace={namespace}"))
     }
 
-    /// Allows the API to find its requests invalid: the test brings that about.
+    /// What the API answers it.
     #[must_use]
-    pub fn refused(mut self) -> Self {
-        self.expected = Expected::Refused;
+    pub fn expected(mut self, expected: Expected) -> Self {
+        self.expected = expected;
         self
     }
 
@@ -134,6 +135,20 @@ impl Controller {
         let program = self.program.clone();
         let audit = Arc::clone(&self.audit);
         Ok(Self { process: Process::spawn_program(&program)?, program, audit })
+    }
+
+    /// Stops it by SIGTERM, and checks its log, where kube-apiserver was started anew: until such a
+    /// one has read the roles, it refuses everything.
+    ///
+    /// # Panics
+    ///
+    /// If a plan did not hold.
+    pub async fn stop_after_outage(self) {
+        let log = self.log().to_owned();
+        self.process.stop(STOP_GRACE).await;
+        let log = std::fs::read_to_string(&log).unwrap_or_default();
+        let line = log.lines().find(|line| line.contains(BROKEN_PLAN));
+        assert!(line.is_none(), "{}", line.unwrap_or_default());
     }
 
     /// Stops it by SIGTERM, and checks its log.

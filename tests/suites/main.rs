@@ -11,6 +11,7 @@ mod hostile;
 mod jobs;
 mod leave;
 mod nodes;
+mod outages;
 mod permissions;
 mod podgc;
 mod recipes;

@@ -10,7 +10,7 @@ use kube::Client;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use super::watch::Watch;
+use super::watch::{Kind, Watch};
 
 /// The kubelet's message in its condition Ready. ([SD8])
 const KUBELET_SHUTS_DOWN: &str = "node is shutting down";
@@ -111,7 +111,8 @@ impl WireNode {
 /// counts as a change: a kubelet writes its node every few minutes.
 pub async fn run(client: Client, watch: Watch, events: mpsc::Sender<Event>) {
     let read = |text: &str| serde_json::from_str::<WireNode>(text);
-    let scope = ("/api/v1/nodes", "metadata.name");
+    let path = "/api/v1/nodes";
+    let scope = Kind { path, names: path, field: "metadata.name" };
     let observed = watch.events(client, scope, read, |node| &node.metadata.resource_version);
     let mut observed = pin!(observed);
     let mut last = None;

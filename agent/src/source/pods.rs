@@ -1,6 +1,7 @@
 //! Watches the pods of the node in the API, and delivers whole lists at once.
 
 use std::collections::HashMap;
+use std::mem;
 use std::pin::pin;
 
 use agent_core::pod::{PodUid, PodView};
@@ -10,7 +11,7 @@ use futures::StreamExt as _;
 use kube::Client;
 use tokio::sync::mpsc;
 
-use super::watch::Watch;
+use super::watch::{Kind, Watch};
 use super::wire_pod::WirePod;
 
 /// Collects lists until they are whole.
@@ -20,6 +21,8 @@ struct Pods {
     list: Option<Vec<PodView>>,
     /// Each pod as it was last readable.
     known: HashMap<PodUid, PodView>,
+    /// Whether the API has gone back to an earlier version since the last list.
+    restored: bool,
 }
 
 impl Pods {
@@ -46,8 +49,15 @@ impl Pods {
             }
             WatchEvent::ListEnds(_) => {
                 let list = self.list.take()?;
+                let restored =
+                    mem::take(&mut self.restored) || list.iter().any(|it| self.went_back(it));
                 self.known = list.iter().map(|pod| (pod.uid.clone(), pod.clone())).collect();
-                return Some(Event::PodsListed(list));
+                let event = if restored { Event::PodsRestored } else { Event::PodsListed };
+                return Some(event(list));
+            }
+            WatchEvent::Restored => {
+                self.restored = true;
+                return None;
             }
             WatchEvent::UpTo(_) => return None,
             WatchEvent::Gone(pod) => pod.uid,
@@ -56,12 +66,24 @@ impl Pods {
         self.known.remove(&gone);
         Some(Event::PodGone(gone))
     }
+
+    /// Whether a list shows an older version of a pod than the watch did. Lists are consistent
+    /// reads, so the API has gone back.
+    fn went_back(&self, pod: &PodView) -> bool {
+        let version = |pod: &PodView| pod.resource_version.parse::<u64>().ok();
+        let known = self.known.get(&pod.uid).and_then(version);
+        version(pod).zip(known).is_some_and(|(listed, known)| listed < known)
+    }
 }
 
 /// Reports the node's pods until the receiver of events is gone.
 pub async fn run(client: Client, watch: Watch, events: mpsc::Sender<Event>) {
     let read = |text: &str| serde_json::from_str(text).map(WirePod::view);
-    let scope = ("/api/v1/pods", "spec.nodeName");
+    let scope = Kind {
+        path: "/api/v1/pods",
+        names: "/api/v1/namespaces/default/pods",
+        field: "spec.nodeName",
+    };
     let observed = watch.events(client, scope, read, |pod: &PodView| &pod.resource_version);
     let mut observed = pin!(observed);
     let mut pods = Pods::default();
@@ -86,12 +108,19 @@ mod tests {
         WatchEvent::Shown(pod.expect("must parse").view())
     }
 
+    fn of_version(uid: &str, version: &str) -> WatchEvent<PodView> {
+        let metadata = json!({"uid": uid, "resourceVersion": version});
+        let pod = serde_json::from_value::<WirePod>(json!({"metadata": metadata}));
+        WatchEvent::Shown(pod.expect("must parse").view())
+    }
+
     fn words(event: Event) -> String {
         let of = |pods: Vec<PodView>| {
             pods.into_iter().map(|pod| pod.uid.0).collect::<Vec<_>>().join(" ")
         };
         match event {
             Event::PodsListed(pods) => format!("listed {}", of(pods)),
+            Event::PodsRestored(pods) => format!("restored {}", of(pods)),
             Event::PodObserved(pod) => format!("shown {}", pod.uid.0),
             Event::PodGone(uid) => format!("gone {}", uid.0),
             other => panic!("{other:?}"),
@@ -104,6 +133,34 @@ mod tests {
             gone,
             ..Unreadable::default()
         }))
+    }
+
+    #[test]
+    fn a_list_of_an_api_that_has_gone_back_says_so() {
+        let ends = || WatchEvent::ListEnds("1".to_owned());
+        let mut pods = Pods::default();
+        let events = [
+            WatchEvent::ListBegins,
+            of_version("a", "50"),
+            ends(),
+            WatchEvent::ListBegins,
+            of_version("a", "50"),
+            ends(),
+            of_version("a", "60"),
+            WatchEvent::ListBegins,
+            of_version("a", "50"),
+            ends(),
+            WatchEvent::Restored,
+            WatchEvent::ListBegins,
+            of_version("b", "55"),
+            ends(),
+            WatchEvent::ListBegins,
+            of_version("b", "55"),
+            ends(),
+        ];
+        let seen = events.into_iter().filter_map(|event| pods.take(event)).map(words);
+        let expected = ["listed a", "listed a", "shown a", "restored a", "restored b", "listed b"];
+        assert_eq!(seen.collect::<Vec<_>>(), expected);
     }
 
     #[test]

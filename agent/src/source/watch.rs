@@ -31,17 +31,28 @@ pub struct Watch {
     pub hurry: Receiver<bool>,
 }
 
+/// A kind of objects, and the field of them that names the node.
+pub(super) struct Kind {
+    /// The path of all objects.
+    pub(super) path: &'static str,
+    /// The path for lookups by name.
+    pub(super) names: &'static str,
+    /// The field.
+    pub(super) field: &'static str,
+}
+
 impl Watch {
-    /// All changes of the objects of a path whose field is the node's name, without end.
+    /// All changes of the objects of a kind whose field is the node's name, without end.
     pub(super) fn events<T: Send + 'static>(
         self,
         client: Client,
-        (path, field): (&str, &str),
+        Kind { path, names, field }: Kind,
         json: fn(&str) -> serde_json::Result<T>,
         version: fn(&T) -> &str,
     ) -> impl Stream<Item = WatchEvent<T>> + Send + use<T> {
         let scope = Scope {
             path: path.to_owned(),
+            names: names.to_owned(),
             selector: Some(format!("{field}={}", self.node)),
             read: Read { json, protobuf: None },
             version,

@@ -1,9 +1,12 @@
 //! Lists and watches the objects of one kind for ever, as a stream of events. Only this file
 //! handles the watch protocol; its reader interprets the events.
 
+mod error;
 mod frames;
+mod pauses;
 pub(crate) mod protobuf;
 mod relist;
+mod restored;
 mod signs;
 #[cfg(test)]
 mod tests;
@@ -13,21 +16,20 @@ use std::pin::Pin;
 use std::time::Duration;
 use std::{mem, vec};
 
-use epilogue_common::outcome::Failure;
 use futures::io::AsyncBufRead;
 use futures::{Stream, TryStreamExt as _, stream};
-use http::{HeaderValue, Request, Response, header};
+use http::{HeaderValue, Request, header};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
-use thiserror::Error;
 use tokio::sync::watch::Receiver;
 use tokio::time::Instant;
 
-use crate::api_error::classify;
-
+use self::error::{WatchError, accepted, failed, refused};
 use self::frames::Frames;
+pub use self::pauses::Pauses;
 pub use self::relist::Relist;
+use self::restored::{Check, LOOKUP, Reached};
 pub use self::signs::{Signs, Watches};
 pub use self::wire::Read;
 use self::wire::{Event, Format, Page};
@@ -39,14 +41,15 @@ const WATCH_SECONDS: u32 = 290;
 const ROUND_MIN: Duration = Duration::from_secs(1);
 /// A connection without a byte for this long is dead: a bookmark comes each minute.
 const IDLE_MAX: Duration = Duration::from_secs(90);
-/// The status code for an expired version.
-const GONE: u16 = 410;
 
 /// What to watch, and how.
 #[derive(Clone, Debug)]
 pub struct Scope<T> {
     /// The path of the collection.
     pub path: String,
+    /// The path of a collection of the same kind in which the server finds a name without a
+    /// search: that of one namespace, if the kind has namespaces.
+    pub names: String,
     /// A field selector; `None` selects all objects.
     pub selector: Option<String>,
     /// How to read an object.
@@ -65,56 +68,13 @@ pub struct Scope<T> {
     pub pauses: Pauses,
 }
 
-/// How long a watch waits after failures.
-#[derive(Clone, Debug)]
-pub struct Pauses {
-    /// The first pause; doubled with each further failure.
-    pub first: Duration,
-    /// The maximum pause.
-    pub max: Duration,
-    /// The maximum pause while `hurry` is true.
-    pub hurried_max: Duration,
-    /// Whether the watch is urgent; without a channel it never is.
-    pub hurry: Option<Receiver<bool>>,
-}
-
-#[derive(Debug, Error)]
-enum WatchError {
-    /// The server no longer has our version.
-    #[error("the version is too old")]
-    Expired,
-    /// The server does not stream lists.
-    #[error("the server does not stream lists")]
-    NoStreaming,
-    /// The request or the stream failed.
-    #[error("{0}")]
-    Failed(Failure),
-    /// The server reported an error in the stream.
-    #[error("the server says: {0}")]
-    Reported(String),
-    /// The connection is dead.
-    #[error("no byte for {} s, the connection is replaced", IDLE_MAX.as_secs())]
-    Idle,
-    /// The stream broke off.
-    #[error("the stream broke off: {0}")]
-    Broken(String),
-    /// The server sent something that is neither an event nor a list.
-    #[error("the server sent {0}")]
-    Garbled(String),
-    /// A list has no version.
-    #[error("a list came without version")]
-    NoVersion,
-    /// A list has too many objects.
-    #[error("more than {0} objects")]
-    TooMany(usize),
-}
-
 /// The state of one watch.
 struct Watch<T> {
     client: Client,
     scope: Scope<T>,
     /// The version up to which all changes were yielded; `None` before the first list.
     position: Option<String>,
+    reached: Reached,
     streams_lists: bool,
     failures: u32,
     /// The latest relist request when the list began.
@@ -156,6 +116,7 @@ struct Streaming {
     frames: Frames<Reader>,
     /// The memory of the last frame.
     frame: Vec<u8>,
+    check: Check,
 }
 
 /// The body of a reply.
@@ -172,6 +133,7 @@ where
         client,
         scope,
         position: None,
+        reached: Reached::default(),
         streams_lists: true,
         failures: 0,
         asked: 0,
@@ -214,7 +176,12 @@ where
             match step {
                 Ok(Some(event)) => return event,
                 Ok(None) => {}
-                Err(error) => self.recover(&error),
+                Err(error) => {
+                    self.recover(&error);
+                    if matches!(error, WatchError::Restored { .. }) {
+                        return WatchEvent::Restored;
+                    }
+                }
             }
         }
     }
@@ -222,6 +189,8 @@ where
     /// Gives up whatever is under way for a new list.
     fn begin_anew(&mut self) {
         self.position = None;
+        // The list may be asked for because the API has gone back.
+        self.reached = Reached::default();
         self.failures = 0;
         self.phase = Phase::Due;
     }
@@ -239,12 +208,14 @@ where
                     None => self.end_pages().map(Some),
                 }
             }
-            Phase::Streaming(Streaming { frames, frame }) => {
-                if frames.next_frame(frame).await? {
+            Phase::Streaming(Streaming { frames, frame, check }) => {
+                if check.during(frames.next_frame(frame)).await?? {
                     let event = wire::event(frames.format(), frame, &self.scope.read);
                     return self.streamed(event.map_err(WatchError::Garbled)?);
                 }
-                self.phase = Phase::Pausing(ROUND_MIN.saturating_sub(self.begun.elapsed()));
+                let lasted = self.begun.elapsed();
+                self.reached.ended(check, lasted);
+                self.phase = Phase::Pausing(ROUND_MIN.saturating_sub(lasted));
                 Ok(None)
             }
             Phase::Pausing(pause) => {
@@ -267,7 +238,9 @@ where
             return Ok(Some(WatchEvent::ListBegins));
         }
         let frames = self.open(self.stream_request()?, lists).await?;
-        self.phase = Phase::Streaming(Streaming { frames, frame: Vec::new() });
+        // The watch is open first: what happens after the answer ends it.
+        let check = if lists { Check::default() } else { self.check()? };
+        self.phase = Phase::Streaming(Streaming { frames, frame: Vec::new(), check });
         Ok(lists.then_some(WatchEvent::ListBegins))
     }
 
@@ -283,15 +256,14 @@ where
                 Ok(Some(event))
             }
             Event::Bookmark { version, ends_list: true } if self.listed.is_some() => {
-                Ok(Some(self.list_ends(version)))
+                self.list_ends(version).map(Some)
             }
             Event::Bookmark { version, .. } if self.listed.is_none() => {
                 self.moved(version.clone());
                 Ok(Some(WatchEvent::UpTo(version)))
             }
             Event::Bookmark { .. } => Ok(None),
-            Event::Error { code: GONE, .. } => Err(WatchError::Expired),
-            Event::Error { message, .. } => Err(WatchError::Reported(message)),
+            Event::Error { code, message } => Err(WatchError::reported(code, message)),
         }
     }
 
@@ -320,18 +292,17 @@ where
     /// Ends a list whose last page was yielded; the watch from its version is due.
     fn end_pages(&mut self) -> Result<WatchEvent<T>, WatchError> {
         match mem::replace(&mut self.phase, Phase::Due) {
-            Phase::Paging(Pages { version, .. }) if !version.is_empty() => {
-                Ok(self.list_ends(version))
-            }
+            Phase::Paging(Pages { version, .. }) if !version.is_empty() => self.list_ends(version),
             _ => Err(WatchError::NoVersion),
         }
     }
 
-    fn list_ends(&mut self, version: String) -> WatchEvent<T> {
+    fn list_ends(&mut self, version: String) -> Result<WatchEvent<T>, WatchError> {
+        self.reached.list_ends(&version)?;
         self.listed = None;
         self.moved(version.clone());
         self.answered = Some(self.asked);
-        WatchEvent::ListEnds(version)
+        Ok(WatchEvent::ListEnds(version))
     }
 
     async fn page(&mut self, token: &str) -> Result<Page<T>, WatchError> {
@@ -360,6 +331,14 @@ where
         Ok(Frames::new(reader, format, self.scope.signs.clone()))
     }
 
+    /// A question for the server's version, if it may have gone back.
+    fn check(&mut self) -> Result<Check, WatchError> {
+        let Some(from) = self.reached.take_doubt() else { return Ok(Check::default()) };
+        let request = self.get_at(format!("{}?{LOOKUP}", self.scope.names))?;
+        let Scope { read, pauses, .. } = &self.scope;
+        Ok(Check::new(from, self.client.clone(), request, read.clone(), pauses))
+    }
+
     /// Counts further objects of an unfinished list.
     fn count(&mut self, more: usize) -> Result<(), WatchError> {
         let Some(listed) = &mut self.listed else { return Ok(()) };
@@ -372,6 +351,7 @@ where
     /// empty version changes nothing.
     fn moved(&mut self, version: String) {
         if self.listed.is_none() && !version.is_empty() {
+            self.reached.moved(&version);
             self.position = Some(version);
         }
     }
@@ -380,6 +360,7 @@ where
     /// doubles with each failure, until a round lasts for the maximum pause.
     fn recover(&mut self, error: &WatchError) {
         self.phase = Phase::Due;
+        self.reached.broke();
         let path = self.scope.path.as_str();
         if self.begun.elapsed() >= self.scope.pauses.max {
             self.failures = 0;
@@ -393,6 +374,10 @@ where
             WatchError::Expired => {
                 tracing::info!(path, "the watch fell behind, listing again");
                 self.position = None;
+            }
+            WatchError::Restored { .. } => {
+                tracing::warn!(path, %error, "listing again");
+                (self.position, self.reached) = (None, Reached::default());
             }
             error => tracing::warn!(path, %error, failures = self.failures, "watch failed"),
         }
@@ -427,7 +412,10 @@ where
         let selector = self.scope.selector.as_ref().map_or_else(String::new, |selector| {
             format!("fieldSelector={}&", selector.replace('=', "%3D"))
         });
-        let uri = format!("{}?{selector}{query}", self.scope.path);
+        self.get_at(format!("{}?{selector}{query}", self.scope.path))
+    }
+
+    fn get_at(&self, uri: String) -> Result<Request<Vec<u8>>, WatchError> {
         // A compressed watch has one gzip member per event, which few decoders read.
         let identity = HeaderValue::from_static("identity");
         let request = Request::get(uri)
@@ -435,68 +423,5 @@ where
             .header(header::ACCEPT, self.scope.read.accept());
         let request = request.body(Vec::new());
         request.map_err(|error| failed(kube::Error::HttpError(error)))
-    }
-}
-
-impl WatchError {
-    /// The value of the metric's label `reason`.
-    fn reason(&self) -> &'static str {
-        match self {
-            Self::Expired => "expired",
-            Self::NoStreaming => "no_streaming",
-            Self::Failed(_) => "request",
-            Self::Reported(_) => "reported",
-            Self::Idle => "idle",
-            Self::Broken(_) => "broken",
-            Self::Garbled(_) => "garbled",
-            Self::NoVersion => "no_version",
-            Self::TooMany(_) => "too_many",
-        }
-    }
-}
-
-impl Pauses {
-    /// Waits for the pause, but at most for `hurried_max` once the watch is urgent.
-    async fn pause(&mut self, pause: Duration) {
-        let begun = Instant::now();
-        let hurried = async {
-            match &mut self.hurry {
-                Some(hurry) => drop(hurry.wait_for(|hurry| *hurry).await),
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => return,
-            () = hurried => {}
-        }
-        tokio::time::sleep_until(begun + pause.min(self.hurried_max)).await;
-    }
-}
-
-/// Turns a refusal into an error. Its body has the format that the request accepts.
-async fn accepted(response: Response<Body>) -> Result<Response<Body>, kube::Error> {
-    let code = response.status();
-    if !code.is_client_error() && !code.is_server_error() {
-        return Ok(response);
-    }
-    let format = Format::of(response.headers());
-    let body = response.into_body().collect_bytes().await?;
-    Err(kube::Error::Api(Box::new(wire::refusal(format, &body, code.as_u16()))))
-}
-
-fn failed(error: kube::Error) -> WatchError {
-    match error {
-        kube::Error::Api(status) if status.code == GONE => WatchError::Expired,
-        error => WatchError::Failed(classify(error)),
-    }
-}
-
-/// A server that cannot stream lists answers that the request is invalid.
-fn refused(error: kube::Error, listing: bool) -> WatchError {
-    match &error {
-        kube::Error::Api(status) if listing && matches!(status.code, 400 | 422) => {
-            WatchError::NoStreaming
-        }
-        _ => failed(error),
     }
 }

@@ -56,8 +56,10 @@ impl HasSynced {
         self.relist.fresh()
     }
 
-    /// What the watch needs: where it reports signs of life, and where a relist is requested.
-    fn handles(&self) -> (Signs, Relist) {
+    /// What the watch needs: where it reports signs of life, and where a relist is requested. The
+    /// state requests one, too.
+    fn handles(&self, dispatch: &Dispatch) -> (Signs, Relist) {
+        dispatch.add_watch(self.relist.clone());
         (self.signs.clone(), self.relist.clone())
     }
 
@@ -83,7 +85,7 @@ pub(crate) struct Informers {
 impl Informers {
     /// Watches Jobs until the token is cancelled.
     pub(crate) async fn jobs(self, token: CancellationToken, synced: HasSynced) {
-        let (client, handles) = (self.client.clone(), synced.handles());
+        let (client, handles) = (self.client.clone(), synced.handles(&self.dispatch));
         watch::<VersionedJob>(client, self.namespace.as_deref(), handles, token, |event| {
             let ends = matches!(event, WatchEvent::ListEnds(_));
             self.job_event(event);
@@ -96,7 +98,7 @@ impl Informers {
 
     /// Watches pods until the token is cancelled.
     pub(crate) async fn pods(self, token: CancellationToken, synced: HasSynced) {
-        let (client, handles) = (self.client.clone(), synced.handles());
+        let (client, handles) = (self.client.clone(), synced.handles(&self.dispatch));
         watch::<WirePod>(client, self.namespace.as_deref(), handles, token, |event| {
             let ends = matches!(event, WatchEvent::ListEnds(_));
             self.traces.pods(&event);
@@ -116,7 +118,8 @@ pub(crate) async fn nodes(
     token: CancellationToken,
     synced: HasSynced,
 ) {
-    watch::<WireNode>(client, None, synced.handles(), token, |event| {
+    let handles = synced.handles(&dispatch);
+    watch::<WireNode>(client, None, handles, token, |event| {
         let ends = matches!(event, WatchEvent::ListEnds(_));
         unreadable::log("node", &event);
         dispatch.node(event.map(|node| NodeView::read(&node)));
@@ -134,7 +137,8 @@ pub(crate) async fn namespaces(
     token: CancellationToken,
     synced: HasSynced,
 ) {
-    watch::<RawNamespace>(client, None, synced.handles(), token, |event| {
+    let handles = synced.handles(&dispatch);
+    watch::<RawNamespace>(client, None, handles, token, |event| {
         let ends = matches!(event, WatchEvent::ListEnds(_));
         unreadable::log("namespace", &event);
         dispatch.namespace(event.map(RawNamespace::view));

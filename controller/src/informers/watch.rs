@@ -28,6 +28,8 @@ pub(crate) trait Watched: Sized + Send + 'static {
     const GROUP: &'static str;
     /// Plural name of the resource in paths.
     const PLURAL: &'static str;
+    /// Whether objects have a namespace.
+    const NAMESPACED: bool;
     /// How to read an object.
     const READ: Read<Self>;
     /// `metadata.resourceVersion`.
@@ -57,6 +59,7 @@ impl VersionedJob {
 impl Watched for VersionedJob {
     const GROUP: &'static str = "/apis/batch/v1";
     const PLURAL: &'static str = "jobs";
+    const NAMESPACED: bool = true;
     const READ: Read<Self> = Read { json: Self::read, protobuf: Some(Self::decode) };
 
     fn version(&self) -> &str {
@@ -67,6 +70,7 @@ impl Watched for VersionedJob {
 impl Watched for WirePod {
     const GROUP: &'static str = "/api/v1";
     const PLURAL: &'static str = "pods";
+    const NAMESPACED: bool = true;
     const READ: Read<Self> = Read { json: view::read, protobuf: Some(Self::decode) };
 
     fn version(&self) -> &str {
@@ -77,6 +81,7 @@ impl Watched for WirePod {
 impl Watched for WireNode {
     const GROUP: &'static str = "/api/v1";
     const PLURAL: &'static str = "nodes";
+    const NAMESPACED: bool = false;
     const READ: Read<Self> = Read { json: view::read, protobuf: None };
 
     fn version(&self) -> &str {
@@ -110,6 +115,7 @@ impl RawNamespace {
 impl Watched for RawNamespace {
     const GROUP: &'static str = "/api/v1";
     const PLURAL: &'static str = "namespaces";
+    const NAMESPACED: bool = false;
     const READ: Read<Self> = Read { json: view::read, protobuf: None };
 
     fn version(&self) -> &str {
@@ -128,13 +134,15 @@ pub(crate) async fn watch<T: Watched>(
     token: CancellationToken,
     mut handle: impl FnMut(WatchEvent<T>) + Send,
 ) {
-    let path = match namespace {
+    let of = |namespace: Option<&str>| match namespace {
         None => format!("{}/{}", T::GROUP, T::PLURAL),
         Some(namespace) => format!("{}/namespaces/{namespace}/{}", T::GROUP, T::PLURAL),
     };
+    let names = of(namespace.or(T::NAMESPACED.then_some("default")));
     let pauses = Pauses { first: PAUSE_BASE, max: PAUSE_MAX, hurried_max: PAUSE_MAX, hurry: None };
     let scope = Scope {
-        path,
+        path: of(namespace),
+        names,
         selector: None,
         read: T::READ,
         version: T::version,

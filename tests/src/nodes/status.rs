@@ -250,7 +250,8 @@ impl PodStatus {
         });
         if self.sandbox.status || self.phase != Phase::Pending {
             status["podIP"] = json!(address.pod);
-            status["podIPs"] = json!([{"ip": address.pod}]);
+            // Nodes that were started anew do not know the address that they gave before.
+            status["podIPs"] = json!([{"$patch": "replace"}, {"ip": address.pod}]);
         }
         let init = list(true);
         if !init.is_empty() {

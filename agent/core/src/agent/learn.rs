@@ -2,6 +2,7 @@
 
 use super::Agent;
 use super::facts::News;
+use super::pods::Pods;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::event::{Announcement, Event, LogindState};
 
@@ -12,13 +13,15 @@ impl Agent {
         out.status.api_reachable |= matches!(
             event,
             Event::PodsListed(_)
+                | Event::PodsRestored(_)
                 | Event::PodObserved(_)
                 | Event::PodGone(_)
                 | Event::NodeObserved(_)
         );
         let now = facts.clock.monotonic();
         match event {
-            Event::PodsListed(pods) => self.see_pods(pods),
+            Event::PodsListed(pods) => self.see_pods(|known| known.list(pods)),
+            Event::PodsRestored(pods) => self.see_pods(|known| known.list_restored(pods)),
             Event::PodObserved(pod) => self.see_pod(*pod),
             Event::PodGone(uid) => self.see_pod_gone(uid),
             Event::NodeObserved(view) => {
@@ -47,11 +50,11 @@ impl Agent {
         }
     }
 
-    fn see_pods(&mut self, pods: Vec<PodView>) {
+    fn see_pods(&mut self, list: impl FnOnce(&mut Pods) -> Vec<PodUid>) {
         if !self.facts.pods.is_listed() {
             self.news.push(News::FirstList);
         }
-        let gone = self.facts.pods.list(pods);
+        let gone = list(&mut self.facts.pods);
         self.news.extend(gone.into_iter().map(News::PodGone));
         self.news.extend(self.facts.pods.iter().map(|pod| News::Pod(pod.uid.clone())));
     }

@@ -29,6 +29,15 @@ impl Pods {
         self.listed
     }
 
+    /// Replaces the cache by a full list of an API that has gone back to an earlier version, which
+    /// holds whatever is known; returns the pods that are gone.
+    pub(super) fn list_restored(&mut self, pods: Vec<PodView>) -> Vec<PodUid> {
+        for pod in &pods {
+            self.by_uid.insert(pod.uid.clone(), pod.clone());
+        }
+        self.list(pods)
+    }
+
     /// Replaces the cache by a full list; returns the pods that are gone.
     pub(super) fn list(&mut self, pods: Vec<PodView>) -> Vec<PodUid> {
         let before = std::mem::take(&mut self.by_uid);
@@ -62,4 +71,29 @@ impl Pods {
 fn is_older(pod: &PodView, known: &PodView) -> bool {
     let version = |pod: &PodView| pod.resource_version.parse::<u64>().ok();
     matches!((version(pod), version(known)), (Some(new), Some(old)) if new < old)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::tests::pod;
+
+    fn at(name: &str, version: &str) -> PodView {
+        pod(name).with(|it| it.resource_version = version.into())
+    }
+
+    #[test]
+    fn a_list_of_an_api_that_has_gone_back_replaces_newer_pods() {
+        let mut pods = Pods::default();
+        assert!(pods.list(vec![at("a", "50"), at("new", "60")]).is_empty());
+        assert!(pods.list(vec![at("a", "40"), at("new", "60")]).is_empty());
+        let version =
+            |pods: &Pods| pods.get(&at("a", "").uid).map(|it| it.resource_version.clone());
+        assert_eq!(version(&pods).as_deref(), Some("50"), "a read of ours was newer");
+        let gone = pods.list_restored(vec![at("a", "40"), at("old", "30")]);
+        assert_eq!(gone, [at("new", "").uid]);
+        assert_eq!(version(&pods).as_deref(), Some("40"));
+        assert!(pods.observe(at("a", "41")), "versions count on from here");
+        assert_eq!(pods.len(), 2);
+    }
 }

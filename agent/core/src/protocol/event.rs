@@ -28,6 +28,9 @@ pub enum Event {
     /// All pods of the node, from a list: at the start and after each loss of the watch. A pod that
     /// the list lacks is gone.
     PodsListed(Vec<PodView>),
+    /// The same after the API has gone back to an earlier version, as when etcd is restored from a
+    /// snapshot. What was known of a pod may not have happened.
+    PodsRestored(Vec<PodView>),
     /// One pod, from the watch or from a read.
     PodObserved(Box<PodView>),
     /// The API no longer has the pod.

@@ -5,7 +5,7 @@ use super::wire::LIST_END;
 use super::*;
 use epilogue_common::watch_event::Rejected;
 use futures::{StreamExt as _, poll};
-use http::StatusCode;
+use http::{Response, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use hyper::body::Bytes;
@@ -21,24 +21,59 @@ use std::sync::Arc;
 
 /// Marks an answer that never comes.
 const NEVER: u16 = 0;
+/// Marks an answer that begins and never ends.
+const OPEN: u16 = 1;
 
-/// An API server that gives these answers in turn, and then never answers.
+/// An API server that gives these answers in turn, and then never answers. It has come to the
+/// newest version that anybody asks for.
 fn server(answers: Vec<(u16, String)>) -> (Client, Arc<Mutex<Vec<String>>>) {
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let (log, answers) = (Arc::clone(&asked), Arc::new(Mutex::new(VecDeque::from(answers))));
+    let (client, asked, _) = restored_server(answers, vec![(200, u64::MAX)]);
+    (client, asked)
+}
+
+/// What was asked of a server.
+type Asked = Arc<Mutex<Vec<String>>>;
+
+/// The same with its own answers to questions for its version, the last one for ever. Returns what
+/// was asked, and these questions.
+fn restored_server(
+    answers: Vec<(u16, String)>,
+    versions: Vec<(u16, u64)>,
+) -> (Client, Asked, Asked) {
+    let (asked, lookups) = (Asked::default(), Asked::default());
+    let (log, lookup_log) = (Arc::clone(&asked), Arc::clone(&lookups));
+    let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
+    let versions = Arc::new(Mutex::new(VecDeque::from(versions)));
     let service = tower::service_fn(move |request: Request<Body>| {
-        log.lock().push(request.uri().to_string());
-        let answer = answers.lock().pop_front();
+        let uri = request.uri().to_string();
+        let answer = if uri.contains(LOOKUP) {
+            lookup_log.lock().push(uri);
+            let mut versions = versions.lock();
+            let next = if versions.len() > 1 { versions.pop_front() } else { None };
+            let (code, version) = next.or_else(|| versions.front().copied()).expect("one stays");
+            let list = json!({"metadata": {"resourceVersion": version.to_string()}, "items": []});
+            Some((code, list.to_string()))
+        } else {
+            log.lock().push(uri);
+            answers.lock().pop_front()
+        };
         async move {
             let Some((code, body)) = answer.filter(|(code, _)| *code != NEVER) else {
                 return std::future::pending().await;
             };
-            let status = StatusCode::from_u16(code).expect("must be a status");
-            let body = Body::from(body.into_bytes());
-            Response::builder().status(status).body(body)
+            let frames = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(body)))]);
+            let ends = code != OPEN;
+            let frames = frames.chain(stream::pending().take_until(async move {
+                if !ends {
+                    std::future::pending::<()>().await;
+                }
+            }));
+            let status = if ends { code } else { 200 };
+            let status = StatusCode::from_u16(status).expect("must be a status");
+            Response::builder().status(status).body(StreamBody::new(frames))
         }
     });
-    (Client::new(service, "default"), asked)
+    (Client::new(service, "default"), asked, lookups)
 }
 
 fn pod(name: &str, version: u64) -> Value {
@@ -91,6 +126,7 @@ fn scope(objects_max: usize) -> Scope<Object> {
     };
     Scope {
         path: "/api/v1/pods".into(),
+        names: "/api/v1/namespaces/default/pods".into(),
         selector: Some("spec.nodeName=n1".into()),
         read: Read { json: |text| serde_json::from_str(text), protobuf: None },
         signs: Signs::unread("pods"),
@@ -111,6 +147,7 @@ fn words(event: &WatchEvent<Object>) -> String {
         WatchEvent::Gone(it) => format!("gone {}", pod(it)),
         WatchEvent::Unreadable(it) => format!("unreadable {}: {}", it.name, it.why),
         WatchEvent::UpTo(version) => format!("up to {version}"),
+        WatchEvent::Restored => "restored".to_owned(),
     }
 }
 
@@ -397,4 +434,122 @@ async fn protobuf_refusals_and_pages_are_understood() {
     assert_eq!(events, ["list", "shown a", "shown b", "listed 7", "list"]);
     assert!(asked[2].ends_with("&continue=next"), "{}", asked[2]);
     assert!(asked[3].ends_with("&resourceVersion=7"), "{}", asked[3]);
+}
+
+fn list(version: u64) -> String {
+    event("ADDED", &pod("a", 5)) + &bookmark(version, true)
+}
+
+/// Returns events, requests and questions for the version until so many requests were made.
+async fn run_restored(
+    answers: Vec<(u16, String)>,
+    versions: Vec<(u16, u64)>,
+    requests: usize,
+) -> (Vec<String>, Vec<String>, Vec<String>) {
+    let (client, asked, lookups) = restored_server(answers, versions);
+    let events = Log::default();
+    let end = async {
+        while asked.lock().len() < requests {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // Whatever the last request brings.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    };
+    watch_until(client, scope(2), &events, end).await;
+    let (events, asked) = (events.lock().clone(), asked.lock().clone());
+    let lookups = lookups.lock().clone();
+    (events, asked, lookups)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_from_a_version_that_the_api_has_not_reached_lists_again() {
+    let begun = Instant::now();
+    let old = list(50) + &event("MODIFIED", &pod("a", 60)) + "broken\n";
+    let answers = vec![(200, old), (OPEN, String::new()), (OPEN, list(20))];
+    let (events, asked, lookups) = run_restored(answers, vec![(200, 20)], 3).await;
+    assert_eq!(
+        events,
+        ["list", "shown a", "listed 50", "shown a", "restored", "list", "shown a", "listed 20"]
+    );
+    assert!(asked[1].ends_with("&resourceVersion=60"), "{asked:?}");
+    assert!(asked[2].contains("resourceVersion=&"), "{asked:?}");
+    let lookup = "/api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Depilogue&limit=1";
+    assert_eq!(lookups, [lookup]);
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_breaks_while_the_api_goes_on_is_no_reason_for_a_list() {
+    let answers = vec![
+        (200, list(50) + "broken\n"),
+        (500, status(500, "InternalError").to_string()),
+        (OPEN, event("MODIFIED", &pod("a", 60))),
+    ];
+    // The API is ahead of every watch, or has just what the watch has.
+    for version in [50, 7000] {
+        let (events, _, lookups) = run_restored(answers.clone(), vec![(200, version)], 3).await;
+        assert_eq!(events, ["list", "shown a", "listed 50", "shown a"]);
+        assert_eq!(lookups.len(), 1, "once for each watch that opens");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_at_the_end_of_its_time_is_followed_by_another_without_a_question() {
+    let asked = Asked::default();
+    let log = Arc::clone(&asked);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let uri = request.uri().to_string();
+        let first = if uri.contains("sendInitialEvents") { list(50) } else { bookmark(50, false) };
+        log.lock().push(uri);
+        async move {
+            // The server ends the watch after 290 s.
+            let later = stream::unfold(0, async |sent| {
+                tokio::time::sleep(Duration::from_secs(58)).await;
+                (sent < 4).then(|| (bookmark(50, false), sent + 1))
+            });
+            let texts = stream::iter([first]).chain(later);
+            let frames = texts.map(|text| Ok::<_, Infallible>(Frame::data(Bytes::from(text))));
+            Response::builder().status(200).body(StreamBody::new(frames))
+        }
+    });
+    let events = Log::default();
+    let end = tokio::time::sleep(Duration::from_secs(1000));
+    watch_until(Client::new(service, "default"), scope(2), &events, end).await;
+    let asked = asked.lock();
+    assert_eq!(asked.len(), 4, "{asked:?}");
+    assert!(!asked.iter().any(|uri| uri.contains(LOOKUP)), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_older_than_what_was_seen_leads_to_another() {
+    let expired = event("ERROR", &status(410, "Expired"));
+    let answers = vec![(200, list(50) + &expired), (200, list(20)), (OPEN, list(21))];
+    let (events, ..) = run_restored(answers, vec![(200, 20)], 3).await;
+    let expected = [
+        "list",
+        "shown a",
+        "listed 50",
+        "list",
+        "shown a",
+        "restored",
+        "list",
+        "shown a",
+        "listed 21",
+    ];
+    assert_eq!(events, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_do_not_wait_for_the_version_and_a_question_is_repeated() {
+    let answers = vec![
+        (200, list(50) + "broken\n"),
+        (OPEN, event("MODIFIED", &pod("a", 60))),
+        (OPEN, list(20)),
+    ];
+    let versions = vec![(500, 0), (NEVER, 0), (429, 0), (200, 20)];
+    let (events, _, lookups) = run_restored(answers, versions, 3).await;
+    let expected =
+        ["list", "shown a", "listed 50", "shown a", "restored", "list", "shown a", "listed 20"];
+    assert_eq!(events, expected);
+    assert_eq!(lookups.len(), 4);
 }

@@ -79,12 +79,6 @@ impl Settings {
 }
 
 impl Versions {
-    /// The older version of each kind.
-    #[must_use]
-    pub fn min(self, other: Self) -> Self {
-        Self { jobs: self.jobs.min(other.jobs), pods: self.pods.min(other.pods) }
-    }
-
     /// The newer version of each kind.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
@@ -248,12 +242,6 @@ impl Memory {
         if old.map_or_else(Default::default, counted) != counted(new) {
             self.counted = Some((new.version, now));
         }
-    }
-
-    /// Forgets the versions beyond these: the API has gone back to them.
-    pub(crate) fn rewind(&mut self, to: Versions) {
-        self.written = self.written.min(to);
-        self.counted = self.counted.filter(|(version, _)| *version <= to.jobs.min(to.pods));
     }
 
     /// What the watches must show before the Job is synced: all that we wrote ourselves, and the

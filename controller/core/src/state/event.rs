@@ -25,13 +25,6 @@ pub enum Event {
     Namespace(WatchEvent<NamespaceView>),
 }
 
-impl Event {
-    /// Whether it ends a list of Jobs or pods.
-    pub(super) fn ends_list(&self) -> bool {
-        matches!(self, Self::Job(WatchEvent::ListEnds(_)) | Self::Pod(WatchEvent::ListEnds(_)))
-    }
-}
-
 /// The time of an event, and the load at that time.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
@@ -56,6 +49,8 @@ pub struct Reaction {
     pub external: Option<String>,
     /// The Job that rests because the pod of this event cannot be read.
     pub rests: Option<Arc<Job>>,
+    /// Whether each watch must list again, because the API has gone back to an earlier version.
+    pub relist: bool,
 }
 
 /// An item for a work queue, and the delay that it is added after. An item without delay is added

@@ -71,6 +71,11 @@ impl Gc {
         Self { settings, observed, ..Self::default() }
     }
 
+    /// Its settings.
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// A pod was listed, added or modified. `old` is the pod that it replaces.
     pub(super) fn pod_shown(
         &mut self,
@@ -135,7 +140,7 @@ impl Gc {
             WatchEvent::Shown(node) => return self.node_shown(node, pods, jobs, now),
             WatchEvent::Gone(node) => return self.node_gone(&node.name, now),
             WatchEvent::Unreadable(node) if node.gone => return self.node_gone(&node.name, now),
-            WatchEvent::Unreadable(_) | WatchEvent::UpTo(_) => {}
+            WatchEvent::Unreadable(_) | WatchEvent::UpTo(_) | WatchEvent::Restored => {}
         }
         Vec::new()
     }
@@ -163,7 +168,7 @@ impl Gc {
             WatchEvent::Unreadable(namespace) if namespace.gone => {
                 self.policies.remove(&*namespace.name);
             }
-            WatchEvent::Unreadable(_) | WatchEvent::UpTo(_) => {}
+            WatchEvent::Unreadable(_) | WatchEvent::UpTo(_) | WatchEvent::Restored => {}
         }
     }
 

@@ -41,6 +41,11 @@ impl Jobs {
         Self { batching, ..Self::default() }
     }
 
+    /// How changes wait for others.
+    pub(super) fn batching(&self) -> Batching {
+        self.batching
+    }
+
     /// The Job of this key.
     pub(super) fn get(&self, key: &JobKey) -> Option<&Arc<Job>> {
         self.by_key.get(key)
@@ -167,6 +172,7 @@ impl Jobs {
                 Version::parse(&job.version)
             }
             WatchEvent::UpTo(version) => Version::parse(&version),
+            WatchEvent::Restored => Version::default(),
         }
     }
 
@@ -236,26 +242,6 @@ impl Jobs {
             }
         }
         self.react(enqueues.queue, pods, now, reaction);
-    }
-
-    /// A list is complete. If it is older than what the watches have shown, the store was restored
-    /// from a copy: what was written and seen since has not happened.
-    pub(super) fn listed(&mut self, to: Versions) {
-        let or_seen = |listed: Version, seen: Version| {
-            if listed == Version::default() { seen } else { listed.min(seen) }
-        };
-        let to = Versions {
-            jobs: or_seen(to.jobs, self.seen.jobs),
-            pods: or_seen(to.pods, self.seen.pods),
-        };
-        if to != self.seen {
-            self.seen = to;
-            for memory in self.memories.values_mut() {
-                memory.rewind(to);
-            }
-            let late = std::mem::take(&mut self.late).into_iter();
-            self.late = late.map(|(key, awaited)| (key, awaited.min(to))).collect();
-        }
     }
 
     /// Records how far the watches have come, and enqueues the Jobs that waited for it. The

@@ -9,6 +9,7 @@ mod gc;
 mod jobs;
 mod pods;
 mod relist;
+mod restored;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +24,7 @@ use self::gc::Gc;
 use self::jobs::Jobs;
 use self::pods::Pods;
 use self::relist::Relist;
+use self::restored::Awaited;
 use crate::batching::Batching;
 use crate::event_handlers::{PodChange, is_relevant};
 use crate::job::{MemoryUpdate, Versions};
@@ -42,6 +44,7 @@ pub struct ClusterState {
     jobs: Jobs,
     /// `None` without pod GC. Then no pods of others are kept.
     gc: Option<Gc>,
+    awaited: Awaited,
     interner: Interner,
     reads: u32,
 }
@@ -60,8 +63,11 @@ impl ClusterState {
 
     /// Takes an event, and returns what follows from it.
     pub fn handle(&mut self, event: Event, now: &Now) -> Reaction {
+        if self.is_of_the_past(&event) {
+            return self.restored(&event);
+        }
         let mut reaction = Reaction::default();
-        let ends_list = event.ends_list();
+        let (kind, ends_list) = (event.kind(), event.ends_list());
         let versions = match event {
             Event::Job(event) => {
                 let jobs = self.jobs.handle(event, &self.pods, now, &mut reaction);
@@ -74,19 +80,19 @@ impl ClusterState {
             Event::Node(event) => {
                 let checks = self.with_gc(|gc, pods, jobs| gc.node(event, pods, jobs, now.time));
                 reaction.entries.extend(checks);
-                return reaction;
+                Versions::default()
             }
             Event::Namespace(event) => {
                 if let Some(gc) = &mut self.gc {
                     gc.namespace(event);
                 }
-                return reaction;
+                Versions::default()
             }
         };
-        if ends_list {
-            self.jobs.listed(versions);
-        }
         self.jobs.advance(versions, self.pod_list.is_open(), &mut reaction);
+        if ends_list {
+            self.listed(kind, now, &mut reaction);
+        }
         reaction
     }
 
@@ -99,8 +105,11 @@ impl ClusterState {
     }
 
     /// Returns the input of a plan for this Job; `None` if it is unknown, or it or a pod of it is
-    /// unreadable. ([S2])
+    /// unreadable, or lists are awaited. ([S2])
     pub fn input(&self, key: &JobKey, now: &Now) -> Option<Snapshot> {
+        if !self.awaited.is_empty() {
+            return None;
+        }
         let job = Arc::clone(self.jobs.get(key).filter(|_| !self.jobs.is_unreadable(key))?);
         if self.pods.has_unreadable_of(&job.uid) {
             return None;
@@ -154,6 +163,9 @@ impl ClusterState {
 
     /// Returns the pods whose tracking finalizer may be removed, in a defined order. ([O1], [O2])
     pub fn orphans(&self, item: &Orphans, manage_all_jobs: bool) -> Vec<Arc<Pod>> {
+        if !self.awaited.is_empty() {
+            return Vec::new();
+        }
         let may = |pod: &&Arc<Pod>| {
             !self.jobs.has_unreadable_owner(pod)
                 && self.pods.unreadable_owner(&pod.uid).is_none()
@@ -177,7 +189,8 @@ impl ClusterState {
     /// Decides about a node. A missing one is read from the API, or checked again later; an
     /// existing one may have a stale taint.
     pub(crate) fn check_node(&mut self, name: &Arc<str>, now: Timestamp) -> Verdict {
-        self.gc.as_mut().map_or(Verdict::Leave, |gc| gc.check_node(name, now))
+        let gc = self.gc.as_mut().filter(|_| self.awaited.is_empty());
+        gc.map_or(Verdict::Leave, |gc| gc.check_node(name, now))
     }
 
     /// The node of a pod.
@@ -206,7 +219,8 @@ impl ClusterState {
 
     /// The verdict on a pod, without any effect.
     pub fn verdict(&self, uid: &Uid, now: Timestamp) -> Verdict {
-        let Some((gc, pod)) = self.gc.as_ref().zip(self.pods.readable(uid)) else {
+        let known = self.gc.as_ref().zip(self.pods.readable(uid));
+        let Some((gc, pod)) = known.filter(|_| self.awaited.is_empty()) else {
             return Verdict::Leave;
         };
         gc.judge(pod, &self.jobs, now)
@@ -303,6 +317,7 @@ impl ClusterState {
                 Version::parse(&pod.version)
             }
             WatchEvent::UpTo(version) => Version::parse(&version),
+            WatchEvent::Restored => Version::default(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Tests the state with hand-written events.
 
+mod restored;
+
 use super::*;
 use crate::job::{Expectations, Memory};
 use crate::orphans::FormerJob;
@@ -141,21 +143,6 @@ fn a_created_pod_is_awaited_until_the_watch_has_come_as_far() {
     assert!(!is_awaited(&cluster));
     cluster.remember(&job, created(12));
     assert!(!is_awaited(&cluster), "the reply came after the event");
-}
-
-#[test]
-fn a_store_that_was_restored_from_a_copy_is_awaited_by_its_own_versions() {
-    let mut cluster = cluster();
-    let job_a = cluster.snapshot().job;
-    cluster.pods(WatchEvent::UpTo("100".to_owned()));
-    cluster.remember(&job_a, created(120));
-    cluster.pods_begin();
-    assert!(cluster.pods_end(50).entries.is_empty());
-    let restored = cluster.snapshot();
-    assert_eq!(restored.seen.pods, Version(50));
-    assert!(restored.memory.awaited().pods <= Version(50), "what was written is lost");
-    cluster.remember(&job_a, created(60));
-    assert_eq!(cluster.snapshot().memory.awaited().pods, Version(60));
 }
 
 #[test]
