@@ -2,20 +2,24 @@
 //! faults, for the state and the plans that ship. Proves that the verdicts can fail.
 
 use ::simulation::small_scopes::{
-    self, ENDINGS, Faults, JobKind, LEADERS, LOSSES, Limits, ONE, POLICIES, Sabotage, Scope, TWO,
-    agent,
+    self, ENDINGS, Faults, JobKind, LEADERS, LOSSES, Limits, ONE, POLICIES, Report, Sabotage,
+    Scope, TWO, agent,
 };
 
-/// Explores scopes, prints how many states each has, and compares.
+/// Explores scopes.
 fn assert_hold(scopes: &[Scope]) {
+    let explored = |scope| small_scopes::explore(scope, Limits::default());
+    assert_as_expected(scopes.iter().map(|scope| (scope.name, scope.states, explored(scope))));
+}
+
+/// Prints how many states each scope has, by its name, and compares it with what is expected.
+fn assert_as_expected(scopes: impl Iterator<Item = (&'static str, usize, Report)>) {
     let mut problems = Vec::new();
-    for scope in scopes {
-        let report = small_scopes::explore(scope, Limits::default());
-        println!("{}: {} states, {} at rest", scope.name, report.states, report.settled);
+    for (name, expected, report) in scopes {
+        println!("{name}: {} states, {} at rest", report.states, report.settled);
         match &report.violation {
-            Some(violation) => problems.push(small_scopes::failure(scope.name, violation)),
-            None if report.states != scope.states => {
-                let (name, expected) = (scope.name, scope.states);
+            Some(violation) => problems.push(small_scopes::failure(name, violation)),
+            None if report.states != expected => {
                 let found = report.states;
                 problems.push(format!("scope {name}: {found} states, expected {expected}\n"));
             }
@@ -105,24 +109,11 @@ caught! {
         by "is called Failed while its container runs";
 }
 
-/// Explores scopes of the agent, prints how many states each has, and compares.
 #[test]
 fn an_agent_reports_each_end_and_marks_no_live_pod_in_any_order() {
-    let mut problems = Vec::new();
-    for scope in agent::SMALL {
-        let report = small_scopes::explore_agent(scope, Limits::default());
-        println!("{}: {} states, {} at rest", scope.name, report.states, report.settled);
-        match &report.violation {
-            Some(violation) => problems.push(small_scopes::failure(scope.name, violation)),
-            None if report.states != scope.states => {
-                let (name, expected) = (scope.name, scope.states);
-                let found = report.states;
-                problems.push(format!("scope {name}: {found} states, expected {expected}\n"));
-            }
-            None => {}
-        }
-    }
-    assert!(problems.is_empty(), "{}", problems.concat());
+    let explored = |scope| small_scopes::explore_agent(scope, Limits::default());
+    let scopes = agent::SMALL.iter();
+    assert_as_expected(scopes.map(|scope| (scope.name, scope.states, explored(scope))));
 }
 
 /// A mistake of the agent has to lead to a violation with this text, by so many actions.
