@@ -10,6 +10,7 @@ mod features;
 mod hostile;
 mod jobs;
 mod leave;
+mod model_api;
 mod nodes;
 mod outages;
 mod permissions;

@@ -124,6 +124,8 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     (LAB, "jobs", "jobs::takeover", WAITS, Duration::from_mins(15)),
     (LAB, "jobs", "jobs::blind", Weight::Alongside, Duration::from_mins(10)),
     (LAB, "podgc", "podgc::proofs", Weight::Alongside, Duration::from_mins(8)),
+    // It and the API server compute for as long as it may begin seeds.
+    (LAB, "model_api", "", CORE, Duration::from_mins(8)),
     (LAB, "hostile", "hostile::tenant", ON_API, Duration::from_mins(9)),
     // Silence of nodes takes time, but no CPU.
     (LAB, "podgc", "", WAITS, Duration::from_mins(6)),

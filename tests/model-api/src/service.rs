@@ -1,0 +1,307 @@
+//! The model as a service beneath a client, and the handle by which tests steer it.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use http::{HeaderValue, Request, Response, header};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::Bytes;
+use jiff::Timestamp;
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::watch::Sender;
+use tower::{BoxError, Service, ServiceExt as _};
+
+use crate::access_log::Access;
+use crate::call::{Call, Verb};
+use crate::faults::{Admission, Fault, FaultId, Flaw};
+use crate::kind::Kind;
+use crate::refusal::Refusal;
+use crate::rules;
+use crate::state::{Answer, State};
+use crate::store::{Object, Snapshot, key, prefix};
+use crate::watch::{Next, Stream};
+
+/// The body of a reply.
+pub type ReplyBody = UnsyncBoxBody<Bytes, BoxError>;
+
+/// The model of the API. Clones share it.
+#[derive(Clone)]
+pub struct ModelApi {
+    state: Arc<Mutex<State>>,
+    stirred: Arc<Sender<()>>,
+}
+
+/// A connection that broke.
+const BROKEN: &str = "the connection broke (a fault of the model)";
+
+impl ModelApi {
+    /// A cluster with the namespaces `default` and `kube-system`, at this time. Its clock goes with
+    /// that of tokio.
+    pub fn new(start: Timestamp) -> Self {
+        let state = Arc::new(Mutex::new(State::new(start)));
+        Self { state, stirred: Arc::new(Sender::new(())) }
+    }
+
+    /// A client with this user agent.
+    pub fn client(&self, agent: &str) -> Client {
+        let agent = HeaderValue::from_str(agent).expect("the caller must give a header's value");
+        let service = self.clone().map_request(move |mut request: Request<Body>| {
+            request.headers_mut().insert(header::USER_AGENT, agent.clone());
+            request
+        });
+        Client::new(service, "default")
+    }
+
+    /// The time on the model's clock.
+    pub fn now(&self) -> Timestamp {
+        self.state.lock().now()
+    }
+
+    /// The newest version.
+    pub fn version(&self) -> u64 {
+        self.state.lock().store.version()
+    }
+
+    /// An object as stored. The namespace is empty for kinds without.
+    pub fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<Object> {
+        self.state.lock().store.get(kind, &key(kind, namespace, name)).cloned()
+    }
+
+    /// The objects of a namespace, or of all if it is empty, in the order of their names.
+    pub fn list(&self, kind: Kind, namespace: &str) -> Vec<Object> {
+        let all = self.state.lock().store.list(kind, &prefix(kind, namespace));
+        all.into_iter().map(|(_, object)| object).collect()
+    }
+
+    /// All calls up to now, in the order of their work.
+    pub fn log(&self) -> Vec<Access> {
+        self.state.lock().log.clone()
+    }
+
+    /// The calls since the last time, so that a long test need not keep all.
+    pub fn take_log(&self) -> Vec<Access> {
+        std::mem::take(&mut self.state.lock().log)
+    }
+
+    /// Switches a fault on.
+    pub fn inject(&self, fault: Fault) -> FaultId {
+        self.state.lock().faults.add(fault)
+    }
+
+    /// Switches a fault off.
+    pub fn lift(&self, fault: FaultId) {
+        self.state.lock().faults.lift(fault);
+    }
+
+    /// Sets what judges writes, in place of what did; `None` takes all.
+    pub fn admit(&self, admission: Option<Admission>) {
+        self.state.lock().faults.admission = admission;
+    }
+
+    /// Limits the objects of a kind in a namespace; `None` lifts the limit.
+    pub fn set_quota(&self, kind: Kind, namespace: &str, max: Option<usize>) {
+        let mut state = self.state.lock();
+        let of = (kind, namespace.to_owned());
+        match max {
+            Some(max) => state.faults.quotas.insert(of, max),
+            None => state.faults.quotas.remove(&of),
+        };
+    }
+
+    /// Breaks a rule on purpose; `None` keeps all.
+    pub fn set_flaw(&self, flaw: Option<Flaw>) {
+        self.state.lock().faults.flaw = flaw;
+    }
+
+    /// Shows changes of a kind to its watches only after this time.
+    pub fn set_watch_lag(&self, kind: Kind, lag: Duration) {
+        self.state.lock().faults.lags.insert(kind, lag);
+        self.stirred.send_replace(());
+    }
+
+    /// Ends all open watches of a kind; or breaks their connections.
+    pub fn cut_watches(&self, kind: Kind, breaks: bool) {
+        let mut state = self.state.lock();
+        let cut = state.cuts.entry(kind).or_default();
+        cut.count += 1;
+        cut.breaks = breaks;
+        drop(state);
+        self.stirred.send_replace(());
+    }
+
+    /// Forgets all changes up to now: older watches and pages get 410.
+    pub fn forget_history(&self) {
+        self.state.lock().store.forget();
+    }
+
+    /// The objects and versions as they are.
+    pub fn snapshot(&self) -> Snapshot {
+        self.state.lock().store.snapshot()
+    }
+
+    /// Puts back the objects and versions of a snapshot, as a restored backup of etcd does. The
+    /// server starts anew: all watches break.
+    pub fn restore(&self, snapshot: &Snapshot) {
+        self.state.lock().store.restore(snapshot);
+        for kind in Kind::ALL {
+            self.cut_watches(kind, true);
+        }
+    }
+
+    async fn answer(self, request: Request<Body>) -> Result<Response<ReplyBody>, BoxError> {
+        let (parts, body) = request.into_parts();
+        let call = match Call::read(&parts.method, &parts.uri, &parts.headers) {
+            Ok(call) => call,
+            Err(refusal) => return respond(refusal.code, &refusal.status(), None),
+        };
+        let fate = self.state.lock().faults.fate(&call);
+        if !fate.delay.is_zero() {
+            tokio::time::sleep(fate.delay).await;
+        }
+        if fate.lose_request {
+            return Err(BROKEN.into());
+        }
+        let bytes = body.collect_bytes().await?;
+        let body = call.body(&bytes);
+        let stream = match &fate.refuse {
+            None if call.verb == Verb::Watch => Some(self.watch(&call)),
+            _ => None,
+        };
+        let done = self.work(&call, body, fate.refuse, stream.as_ref(), fate.lose_reply);
+        self.stirred.send_replace(());
+        if !fate.delay_reply.is_zero() {
+            tokio::time::sleep(fate.delay_reply).await;
+        }
+        if fate.lose_reply {
+            return Err(BROKEN.into());
+        }
+        match (stream, done) {
+            (Some(Ok(stream)), Ok(_)) => streaming(stream, call),
+            (_, done) => reply(&call, done),
+        }
+    }
+
+    /// Does the work of a call whose watch, if it is one, is open. Records it.
+    fn work(
+        &self,
+        call: &Call,
+        body: Result<Value, Refusal>,
+        refuse: Option<Refusal>,
+        stream: Option<&Result<Stream, Refusal>>,
+        is_lost: bool,
+    ) -> Result<Answer, Refusal> {
+        let mut state = self.state.lock();
+        let done = match (refuse, stream, &body) {
+            (Some(refusal), ..) => Err(refusal),
+            (_, Some(Ok(_)), _) => Ok((200, Value::Null)),
+            (_, Some(Err(refusal)), _) | (_, None, Err(refusal)) => Err(refusal.clone()),
+            (_, None, Ok(body)) => state.handle(call, body.clone()),
+        };
+        state.record(call, body.unwrap_or_default(), &done, is_lost);
+        done
+    }
+
+    fn watch(&self, call: &Call) -> Result<Stream, Refusal> {
+        Stream::open(&self.state, self.stirred.subscribe(), call)
+    }
+}
+
+fn reply(call: &Call, done: Result<Answer, Refusal>) -> Result<Response<ReplyBody>, BoxError> {
+    match done {
+        Ok((code, object)) => respond(code, &as_asked(call, object), None),
+        Err(refusal) => respond(refusal.code, &refusal.status(), refusal.retry_after),
+    }
+}
+
+/// An object or a list in the form that the caller asked for.
+fn as_asked(call: &Call, mut object: Value) -> Value {
+    if object["kind"] == "Status" {
+        return object;
+    }
+    if call.new_events {
+        rules::to_new_event(&mut object);
+    }
+    if !call.brief {
+        return object;
+    }
+    let brief = |object: &Value| {
+        json!({
+            "kind": "PartialObjectMetadata",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": object["metadata"],
+        })
+    };
+    match object["items"].as_array() {
+        None => brief(&object),
+        Some(items) => json!({
+            "kind": "PartialObjectMetadataList",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": object["metadata"],
+            "items": items.iter().map(brief).collect::<Vec<_>>(),
+        }),
+    }
+}
+
+fn respond(
+    code: u16,
+    content: &Value,
+    retry_after: Option<u32>,
+) -> Result<Response<ReplyBody>, BoxError> {
+    let mut response =
+        Response::builder().status(code).header(header::CONTENT_TYPE, "application/json");
+    if let Some(seconds) = retry_after {
+        response = response.header(header::RETRY_AFTER, seconds);
+    }
+    let body = Full::new(Bytes::from(content.to_string()));
+    let body = body.map_err(|never: Infallible| match never {}).boxed_unsync();
+    Ok(response.body(body)?)
+}
+
+/// The reply of a watch: one line for each event.
+fn streaming(stream: Stream, call: Call) -> Result<Response<ReplyBody>, BoxError> {
+    let lines = futures::stream::unfold(Some((stream, call)), async |open| {
+        let (mut stream, call) = open?;
+        match stream.next().await {
+            Next::Event(mut event) => {
+                if event["type"] != "ERROR" && event["type"] != "BOOKMARK" {
+                    event["object"] = as_asked(&call, event["object"].take());
+                }
+                let line = Bytes::from(format!("{event}\n"));
+                Some((Ok(Frame::data(line)), Some((stream, call))))
+            }
+            Next::End => None,
+            Next::Break => Some((Err(BoxError::from(BROKEN)), None)),
+        }
+    });
+    let response = Response::builder().header(header::CONTENT_TYPE, "application/json");
+    Ok(response.body(StreamBody::new(lines).boxed_unsync())?)
+}
+
+impl Service<Request<Body>> for ModelApi {
+    type Response = Response<ReplyBody>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.clone().answer(request))
+    }
+}
+
+impl fmt::Debug for ModelApi {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ModelApi").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,251 @@
+//! Tests of the model beneath a real client: faults, paused time, the log. What the API does
+//! without faults is compared with the real one by the suite `model_api`.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{AsyncBufReadExt as _, StreamExt as _, TryStreamExt as _};
+use http::Request;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::{Effect, Fault, Kind, Matcher, ModelApi, Refusal, Verb};
+
+const NS: &str = "default";
+
+fn model() -> ModelApi {
+    ModelApi::new("2026-11-20T00:00:00.5Z".parse::<Timestamp>().expect("must be a time"))
+}
+
+fn pod(name: &str) -> Pod {
+    let pod = json!({"metadata": {"name": name, "labels": {"a": "1"}},
+                     "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
+    serde_json::from_value(pod).expect("must be a pod")
+}
+
+fn pods(model: &ModelApi) -> Api<Pod> {
+    Api::namespaced(model.client("test/1"), NS)
+}
+
+async fn create(model: &ModelApi, name: &str) -> Result<Pod, kube::Error> {
+    pods(model).create(&PostParams::default(), &pod(name)).await
+}
+
+fn code<T: std::fmt::Debug>(answer: Result<T, kube::Error>) -> u16 {
+    match answer.expect_err("must be refused") {
+        kube::Error::Api(status) => status.code,
+        error => panic!("{error:?}"),
+    }
+}
+
+/// The events of a watch with these parameters, as `type name version`; `end` at its end, and
+/// `broken` if its connection breaks.
+fn watch(model: &ModelApi, parameters: &str) -> impl futures::Stream<Item = String> + use<> {
+    let (client, path) = (model.client("test/1"), Kind::Pod.path(NS));
+    let uri = format!("{path}?watch=true&{parameters}");
+    let lines = async move {
+        let request = Request::get(uri).body(Vec::new()).expect("must be a request");
+        client.request_stream(request).await.expect("a watch").lines()
+    };
+    let lines = futures::stream::once(lines).flatten();
+    let events = lines.map_ok(|line| {
+        let event: Value = serde_json::from_str(&line).expect("must be an event");
+        let (object, kind) = (&event["object"], event["type"].as_str().unwrap_or_default());
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        match kind {
+            "ERROR" => format!("ERROR {}", object["code"]),
+            "BOOKMARK" => format!("BOOKMARK {}", object["metadata"]["resourceVersion"]),
+            kind => format!("{kind} {name}"),
+        }
+    });
+    let events = events.map(|event| event.unwrap_or_else(|_| "broken".to_owned()));
+    events.chain(futures::stream::once(async { "end".to_owned() }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_typed_client_creates_changes_and_deletes() {
+    let model = model();
+    let created = create(&model, "p").await.expect("created");
+    assert_eq!(created.metadata.generation, Some(1));
+    assert_eq!(code(create(&model, "p").await), 409);
+    let patch = json!({"status": {"phase": "Running"}});
+    let params = PatchParams::default();
+    let pods = pods(&model);
+    pods.patch_status("p", &params, &Patch::Strategic(&patch)).await.expect("patched");
+    let version = model.version();
+    let same = pods.patch_status("p", &params, &Patch::Merge(&patch)).await.expect("patched");
+    assert_eq!(model.version(), version, "a write without a change has no version");
+    assert_eq!(same.metadata.resource_version, Some(version.to_string()));
+    assert_eq!(code(pods.patch("p", &PatchParams::apply("x"), &Patch::Apply(&created)).await), 415);
+    let deleted = pods.delete("p", &DeleteParams::default()).await.expect("deleted");
+    let deleted = deleted.left().expect("the pod, not a Status");
+    assert_eq!(deleted.metadata.deletion_grace_period_seconds, Some(30));
+    let at = deleted.metadata.deletion_timestamp.expect("a time").0;
+    assert_eq!(at.to_string(), "2026-11-20T00:00:30Z");
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let sooner = pods.delete("p", &DeleteParams::default().grace_period(5)).await;
+    let sooner = sooner.expect("deleted").left().expect("the pod").metadata;
+    assert_eq!(sooner.deletion_grace_period_seconds, Some(1), "5 s have passed");
+    let at = sooner.deletion_timestamp.expect("a time").0;
+    assert_eq!(at.to_string(), "2026-11-20T00:00:07Z");
+    pods.delete("p", &DeleteParams::default().grace_period(0)).await.expect("deleted");
+    assert_eq!(code(pods.get("p").await), 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_shows_changes_bookmarks_and_its_end() {
+    let model = model();
+    create(&model, "a").await.expect("created");
+    let mut events = pin!(watch(
+        &model,
+        "allowWatchBookmarks=true&timeoutSeconds=90&sendInitialEvents=true\
+         &resourceVersionMatch=NotOlderThan&labelSelector=a%3D1"
+    ));
+    let first = [events.next().await, events.next().await].map(Option::unwrap);
+    let bookmark = format!("BOOKMARK \"{}\"", model.version());
+    assert_eq!(first, ["ADDED a".to_owned(), bookmark.clone()]);
+    create(&model, "b").await.expect("created");
+    assert_eq!(events.next().await.as_deref(), Some("ADDED b"));
+    let unlabelled = Patch::Merge(json!({"metadata": {"labels": {"a": "2"}}}));
+    pods(&model).patch("b", &PatchParams::default(), &unlabelled).await.expect("patched");
+    assert_eq!(events.next().await.as_deref(), Some("DELETED b"));
+    let begun = Instant::now();
+    let bookmark = format!("BOOKMARK \"{}\"", model.version());
+    assert_eq!(events.next().await, Some(bookmark.clone()));
+    assert_eq!(begun.elapsed().as_secs(), 60);
+    assert_eq!(events.next().await, Some(bookmark));
+    assert_eq!(events.next().await.as_deref(), Some("end"));
+    assert_eq!(begun.elapsed().as_secs(), 90);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_can_be_cut_delayed_and_too_old() {
+    let model = model();
+    let old = model.version();
+    let mut ended = pin!(watch(&model, ""));
+    let mut broken = pin!(watch(&model, &format!("resourceVersion={old}")));
+    create(&model, "a").await.expect("created");
+    assert_eq!(ended.next().await.as_deref(), Some("ADDED a"));
+    model.cut_watches(Kind::Job, true);
+    model.cut_watches(Kind::Pod, false);
+    assert_eq!(ended.next().await.as_deref(), Some("end"));
+    assert_eq!(broken.next().await.as_deref(), Some("ADDED a"), "it opens after the cut");
+    model.cut_watches(Kind::Pod, true);
+    assert_eq!(broken.next().await.as_deref(), Some("broken"));
+    model.forget_history();
+    let mut expired = pin!(watch(&model, &format!("resourceVersion={old}")));
+    assert_eq!(expired.next().await.as_deref(), Some("ERROR 410"));
+    assert_eq!(expired.next().await.as_deref(), Some("end"));
+    model.set_watch_lag(Kind::Pod, Duration::from_secs(7));
+    let mut late = pin!(watch(&model, &format!("resourceVersion={}", model.version())));
+    let begun = Instant::now();
+    create(&model, "b").await.expect("created");
+    assert_eq!(late.next().await.as_deref(), Some("ADDED b"));
+    assert_eq!(begun.elapsed().as_secs(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_are_of_one_version_and_expire() {
+    let model = model();
+    for name in ["a", "b", "c"] {
+        create(&model, name).await.expect("created");
+    }
+    let pods = pods(&model);
+    let first = pods.list(&ListParams::default().limit(1)).await.expect("a page");
+    assert_eq!(first.metadata.remaining_item_count, Some(2));
+    create(&model, "aa").await.expect("created");
+    let token = first.metadata.continue_.expect("a token");
+    let next = ListParams::default().limit(1).continue_token(&token);
+    let second = pods.list(&next).await.expect("a page");
+    assert_eq!(second.items[0].metadata.name.as_deref(), Some("b"));
+    assert_eq!(second.metadata.resource_version, first.metadata.resource_version);
+    model.forget_history();
+    assert_eq!(code(pods.list(&next).await), 410);
+}
+
+#[tokio::test(start_paused = true)]
+async fn faults_concern_the_calls_that_they_name() {
+    let model = model();
+    let creations = || Matcher::on(Verb::Create, Kind::Pod);
+    let refusal = Refusal::too_many_requests(3);
+    model.inject(Fault::of(creations(), Effect::Refuse(refusal)).times(1));
+    assert_eq!(code(create(&model, "p").await), 429);
+    assert!(create(&model, "p").await.is_ok(), "once is once");
+
+    let lost = model.inject(Fault::of(creations(), Effect::LoseReply));
+    assert!(matches!(create(&model, "q").await, Err(kube::Error::Service(_))));
+    assert!(model.get(Kind::Pod, NS, "q").is_some(), "its work is done");
+    model.lift(lost);
+    let other = Matcher { agent: Some("other/".into()), ..Matcher::default() };
+    model.inject(Fault::of(other, Effect::LoseRequest));
+    assert!(create(&model, "r").await.is_ok(), "another caller");
+    let others: Api<Pod> = Api::namespaced(model.client("other/2"), NS);
+    assert!(others.get("r").await.is_err());
+
+    let gets = Matcher::on(Verb::Get, Kind::Pod);
+    model.inject(Fault::of(gets, Effect::Delay(Duration::from_secs(5))));
+    let begun = Instant::now();
+    pods(&model).get("r").await.expect("found");
+    assert_eq!(begun.elapsed().as_secs(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn quotas_admission_and_namespaces_that_end_refuse() {
+    let model = model();
+    model.set_quota(Kind::Pod, NS, Some(1));
+    create(&model, "a").await.expect("created");
+    assert_eq!(code(create(&model, "b").await), 403);
+    model.set_quota(Kind::Pod, NS, None);
+    model.admit(Some(Arc::new(|review| {
+        let refuses = review.verb == Verb::Create && review.object["metadata"]["name"] == "b";
+        if refuses { Err(Refusal::forbidden("not b")) } else { Ok(()) }
+    })));
+    assert_eq!(code(create(&model, "b").await), 403);
+    create(&model, "c").await.expect("created");
+    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(model.client("test/1"));
+    namespaces.delete(NS, &DeleteParams::default()).await.expect("begins");
+    let refused = create(&model, "d").await.expect_err("is refused").to_string();
+    assert!(refused.contains("being terminated"), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restored_backup_has_older_versions_and_breaks_watches() {
+    let model = model();
+    create(&model, "a").await.expect("created");
+    let (snapshot, version) = (model.snapshot(), model.version());
+    let mut events = pin!(watch(&model, &format!("resourceVersion={version}")));
+    create(&model, "b").await.expect("created");
+    assert_eq!(events.next().await.as_deref(), Some("ADDED b"));
+    model.restore(&snapshot);
+    assert_eq!(events.next().await.as_deref(), Some("broken"));
+    assert_eq!(model.version(), version);
+    assert!(model.get(Kind::Pod, NS, "b").is_none());
+    // A watch from a version that does not exist yet waits until it is passed.
+    let mut ahead = pin!(watch(&model, &format!("resourceVersion={}", version + 1)));
+    let (next, ()) = tokio::join!(ahead.next(), async {
+        create(&model, "c").await.expect("created");
+        create(&model, "d").await.expect("created");
+    });
+    assert_eq!(next.as_deref(), Some("ADDED d"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_has_each_call_with_its_answer() {
+    let model = model();
+    create(&model, "a").await.expect("created");
+    assert_eq!(code(pods(&model).get("b").await), 404);
+    let log = model.take_log();
+    let lines: Vec<_> = log
+        .iter()
+        .map(|it| (it.agent.as_str(), it.verb, it.kind, it.name.as_str(), it.code, &*it.reason))
+        .collect();
+    let created = ("test/1", Verb::Create, Kind::Pod, "", 201, "");
+    assert_eq!(lines, [created, ("test/1", Verb::Get, Kind::Pod, "b", 404, "NotFound")]);
+    assert_eq!(log[0].answer["metadata"]["name"], "a");
+    assert_eq!(log[0].version, model.version());
+    assert!(model.log().is_empty());
+}
