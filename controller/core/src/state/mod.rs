@@ -67,7 +67,7 @@ impl ClusterState {
             return self.restored(&event);
         }
         let mut reaction = Reaction::default();
-        let (kind, ends_list) = (event.kind(), event.ends_list());
+        let (kind, sign) = (event.kind(), event.sign());
         let versions = match event {
             Event::Job(event) => {
                 let jobs = self.jobs.handle(event, &self.pods, now, &mut reaction);
@@ -90,9 +90,7 @@ impl ClusterState {
             }
         };
         self.jobs.advance(versions, self.pod_list.is_open(), &mut reaction);
-        if ends_list {
-            self.listed(kind, now, &mut reaction);
-        }
+        self.follow_lists(kind, sign, now, &mut reaction);
         reaction
     }
 

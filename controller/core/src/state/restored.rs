@@ -6,7 +6,7 @@
 //! with a new process, and nothing is decided until each watch has listed again. A Job of today
 //! with pods of another past would be counted wrong.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use epilogue_common::watch_event::WatchEvent;
 
@@ -25,14 +25,42 @@ pub(super) enum Kind {
     Namespaces,
 }
 
-/// The watches that have not listed again yet.
+/// What an event says about its watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sign {
+    ListBegins,
+    ListEnds,
+    /// The watch has noticed that the API has gone back.
+    Restored,
+    /// Nothing.
+    None,
+}
+
+/// The watches that have not listed again yet, and whether the list of each has begun. One that had
+/// begun before is not whole: what it had shown is forgotten.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Awaited(BTreeSet<Kind>);
+pub(super) struct Awaited(BTreeMap<Kind, bool>);
 
 impl Awaited {
     /// Whether each watch has listed what there is.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// A list begins.
+    fn begins(&mut self, kind: Kind) {
+        if let Some(begun) = self.0.get_mut(&kind) {
+            *begun = true;
+        }
+    }
+
+    /// A list is complete. Whether it was the last one that was awaited.
+    fn ends(&mut self, kind: Kind) -> bool {
+        let whole = self.0.get(&kind).is_some_and(|begun| *begun);
+        if whole {
+            self.0.remove(&kind);
+        }
+        whole && self.is_empty()
     }
 }
 
@@ -47,23 +75,21 @@ impl Event {
         }
     }
 
-    /// Whether the watch has noticed that the API has gone back.
-    fn says_restored(&self) -> bool {
-        match self {
-            Self::Job(event) => matches!(event, WatchEvent::Restored),
-            Self::Pod(event) => matches!(event, WatchEvent::Restored),
-            Self::Node(event) => matches!(event, WatchEvent::Restored),
-            Self::Namespace(event) => matches!(event, WatchEvent::Restored),
+    /// What it says about its watch.
+    pub(super) fn sign(&self) -> Sign {
+        fn sign<T>(event: &WatchEvent<T>) -> Sign {
+            match event {
+                WatchEvent::ListBegins => Sign::ListBegins,
+                WatchEvent::ListEnds(_) => Sign::ListEnds,
+                WatchEvent::Restored => Sign::Restored,
+                _ => Sign::None,
+            }
         }
-    }
-
-    /// Whether it ends a list.
-    pub(super) fn ends_list(&self) -> bool {
         match self {
-            Self::Job(event) => matches!(event, WatchEvent::ListEnds(_)),
-            Self::Pod(event) => matches!(event, WatchEvent::ListEnds(_)),
-            Self::Node(event) => matches!(event, WatchEvent::ListEnds(_)),
-            Self::Namespace(event) => matches!(event, WatchEvent::ListEnds(_)),
+            Self::Job(event) => sign(event),
+            Self::Pod(event) => sign(event),
+            Self::Node(event) => sign(event),
+            Self::Namespace(event) => sign(event),
         }
     }
 }
@@ -77,7 +103,7 @@ impl ClusterState {
             let listed = Version::parse(listed);
             listed != Version::default() && listed < seen
         };
-        event.says_restored()
+        event.sign() == Sign::Restored
             || match event {
                 Event::Job(WatchEvent::Shown(job)) => {
                     let known = self.jobs.get(&job.key).filter(|known| known.uid == job.uid);
@@ -95,7 +121,7 @@ impl ClusterState {
     /// Forgets everything, and asks for new lists. A watch whose list is awaited adds nothing to
     /// that when it notices by itself.
     pub(super) fn restored(&mut self, event: &Event) -> Reaction {
-        if event.says_restored() && self.awaited.0.contains(&event.kind()) {
+        if event.sign() == Sign::Restored && self.awaited.0.contains_key(&event.kind()) {
             return Reaction::default();
         }
         self.pods = Pods::default();
@@ -104,15 +130,24 @@ impl ClusterState {
         self.gc = self.gc.as_ref().map(|gc| Gc::new(gc.settings().clone()));
         let kinds = [Kind::Jobs, Kind::Pods].into_iter();
         let of_gc = self.gc.iter().flat_map(|_| [Kind::Nodes, Kind::Namespaces]);
-        self.awaited = Awaited(kinds.chain(of_gc).collect());
+        self.awaited = Awaited(kinds.chain(of_gc).map(|kind| (kind, false)).collect());
         Reaction { relist: true, ..Reaction::default() }
     }
 
-    /// Records that a list is complete. After the last one that was awaited, everything is
-    /// enqueued.
-    pub(super) fn listed(&mut self, kind: Kind, now: &Now, reaction: &mut Reaction) {
-        if self.awaited.0.remove(&kind) && self.awaited.is_empty() {
-            reaction.entries = self.everything(now);
+    /// Follows the lists that are awaited. After the last one, everything is enqueued.
+    pub(super) fn follow_lists(
+        &mut self,
+        kind: Kind,
+        sign: Sign,
+        now: &Now,
+        reaction: &mut Reaction,
+    ) {
+        match sign {
+            Sign::ListBegins => self.awaited.begins(kind),
+            Sign::ListEnds if self.awaited.ends(kind) => {
+                reaction.entries = self.everything(now);
+            }
+            _ => {}
         }
     }
 }

@@ -76,6 +76,28 @@ fn a_watch_whose_list_is_awaited_asks_for_no_second_one() {
 }
 
 #[test]
+fn a_list_that_had_begun_before_is_not_the_one_that_is_awaited() {
+    let mut cluster = with_memories();
+    cluster.pods_begin();
+    cluster.pod_shown(pod("counted", 40, "Succeeded"));
+    assert!(cluster.jobs(WatchEvent::Restored).relist);
+    // The rest of the list lacks what was shown before.
+    cluster.pod_shown(pod("deleted", 41, "Running"));
+    cluster.pods_end(50);
+    cluster.jobs(WatchEvent::ListBegins);
+    cluster.jobs(WatchEvent::Shown(job("uid-a", 10, &json!({}))));
+    assert!(cluster.jobs_end(50).entries.is_empty());
+    assert!(cluster.0.input(&key(), &quiet()).is_none(), "a pod would be created again");
+    let pods = vec![pod("counted", 40, "Succeeded"), pod("deleted", 41, "Running")];
+    cluster.pods_begin();
+    for pod in pods {
+        cluster.pod_shown(pod);
+    }
+    assert!(cluster.pods_end(51).entries.contains(&at_once()));
+    assert_eq!(cluster.snapshot().pods.len(), 2);
+}
+
+#[test]
 fn an_older_version_than_a_watch_has_shown_is_one_of_a_restored_api() {
     let older: [fn(&mut Cluster) -> Reaction; 4] = [
         |cluster| cluster.jobs(WatchEvent::Shown(job("uid-a", 9, &json!({})))),
@@ -143,6 +165,8 @@ fn pod_gc_deletes_a_pod_again_that_a_restored_api_still_has() {
     assert!(!is_done(&cluster), "nodes are not listed yet");
     cluster.jobs(WatchEvent::ListBegins);
     cluster.jobs_end(50);
+    cluster.handle(Event::Node(WatchEvent::ListBegins));
+    cluster.handle(Event::Namespace(WatchEvent::ListBegins));
     cluster.handle(Event::Node(WatchEvent::ListEnds("50".to_owned())));
     let entries = cluster.handle(Event::Namespace(WatchEvent::ListEnds("50".to_owned()))).entries;
     assert!(is_done(&cluster));
