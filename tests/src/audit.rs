@@ -15,8 +15,9 @@ pub(crate) const LOG: &str = "audit.log";
 const MALFORMED: [&str; 3] = [r#""code":400"#, r#""code":415"#, r#""code":422"#];
 /// How an entry shows that its account lacks the right.
 const WITHOUT_RIGHT: &str = r#""authorization.k8s.io/decision":"forbid""#;
-/// Nothing is done: so the agent asks whether the policies refuse what they must.
-const DRY_RUN: &str = "dryRun=All";
+/// Questions that a refusal answers: whether the policies refuse what they must (a dry run), and
+/// whether the server, which may be older, streams lists.
+const QUESTIONS: [&str; 2] = ["dryRun=All", "sendInitialEvents=true"];
 
 /// The audit policy: metadata of each request of our accounts, once it is answered.
 pub(crate) fn policy() -> String {
@@ -87,7 +88,7 @@ fn refused(log: &str, scope: &str, expected: Expected) -> Option<String> {
         let is_of_it = scope.is_empty() || line.contains(scope);
         let is_refused = MALFORMED.iter().any(|code| line.contains(code))
             || (expected == Expected::Accepted && line.contains(WITHOUT_RIGHT));
-        is_refused && is_of_it && !line.contains(DRY_RUN)
+        is_refused && is_of_it && !QUESTIONS.iter().any(|question| line.contains(question))
     };
     log.lines().find(is_refused).map(str::to_owned)
 }
