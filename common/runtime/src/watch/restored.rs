@@ -31,7 +31,7 @@ pub(super) struct Reached {
     in_doubt: bool,
 }
 
-/// A question for the server's version. By default there is none.
+/// A question for the server's version. By default nothing is asked.
 #[derive(Default)]
 pub(super) struct Check {
     /// The version that the server must have reached.

@@ -89,6 +89,19 @@ fn a_pod_that_the_runtime_has_stopped_stays_marked() {
     assert_eq!(world.disrupted(), ["stopped", "stopping"], "{:#?}", world.log);
 }
 
+/// A cancel while the runtime stops a pod whose kubelet is dead.
+fn cancelled_under_a_stop() -> World {
+    let mut world = World::standing(settings(), dead(), vec![job("a")]);
+    let since = wall(world.now);
+    world.change("a", |pod| pod.running_since = Some(since));
+    world.containers("a", &[None]);
+    world.answers.insert("stop a 20".into(), Answer::Hold);
+    world.shutdown(40);
+    world.pass(ms(300));
+    world.event(Event::ShutdownCancelled);
+    world
+}
+
 #[test]
 fn a_stop_that_fails_after_the_cancel_leaves_no_mark_though_the_kubelet_is_dead() {
     // The container survives the stop, or the runtime does not answer in time.
@@ -98,14 +111,7 @@ fn a_stop_that_fails_after_the_cancel_leaves_no_mark_though_the_kubelet_is_dead(
         (true, Some(143), true),
         (false, Some(143), true),
     ] {
-        let mut world = World::standing(settings(), dead(), vec![job("a")]);
-        let since = wall(world.now);
-        world.change("a", |pod| pod.running_since = Some(since));
-        world.containers("a", &[None]);
-        world.answers.insert("stop a 20".into(), Answer::Hold);
-        world.shutdown(40);
-        world.pass(ms(300));
-        world.event(Event::ShutdownCancelled);
+        let mut world = cancelled_under_a_stop();
         assert_eq!(world.disrupted(), ["a"], "its stop is under way: {:#?}", world.log);
         world.containers("a", &[codes]);
         if answers {
@@ -124,14 +130,7 @@ fn what_a_silent_runtime_did_with_a_stop_is_asked_until_it_answers() {
     // Simulation seeds 2002494 and 2030548: the agent is restarted meanwhile.
     for (codes, kept) in [(Some(143), vec!["a"]), (None, vec![])] {
         for late in [false, true] {
-            let mut world = World::standing(settings(), dead(), vec![job("a")]);
-            let since = wall(world.now);
-            world.change("a", |pod| pod.running_since = Some(since));
-            world.containers("a", &[None]);
-            world.answers.insert("stop a 20".into(), Answer::Hold);
-            world.shutdown(40);
-            world.pass(ms(300));
-            world.event(Event::ShutdownCancelled);
+            let mut world = cancelled_under_a_stop();
             world.containers("a", &[codes]);
             let silent = Answer::Fail(FailureKind::Unknown, u32::MAX);
             world.answers.insert("inspect *".into(), silent);
