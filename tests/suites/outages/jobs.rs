@@ -2,6 +2,7 @@
 //! counts, and which pods the API has.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -41,9 +42,9 @@ impl Kind {
     }
 }
 
-/// The Jobs, this many of each kind.
-pub(crate) fn jobs(of_each: usize) -> impl Iterator<Item = JobBuilder> {
-    (0..of_each).flat_map(|number| KINDS.iter().map(move |kind| kind.job(number)))
+/// The Jobs of each kind with these numbers.
+pub(crate) fn jobs(numbers: Range<usize>) -> impl Iterator<Item = JobBuilder> {
+    numbers.flat_map(|number| KINDS.iter().map(move |kind| kind.job(number)))
 }
 
 /// What the status of a Job counts at the end, if each pod runs once.

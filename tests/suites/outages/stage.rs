@@ -26,6 +26,8 @@ pub(crate) struct Stage {
     nodes: Option<SimulatedNodes>,
     namespace: Namespace,
     client: kube::Client,
+    /// How many Jobs of each kind there are.
+    of_each: usize,
 }
 
 impl Stage {
@@ -38,7 +40,8 @@ impl Stage {
         let namespace = Namespace::create(cluster).await.expect("a namespace");
         let setup = setup(control_plane.dir(), &namespace, arguments);
         let controller = Controller::start(cluster, &setup).await.expect("our controller");
-        let mut stage = Self { control_plane, controller, nodes: None, namespace, client };
+        let mut stage =
+            Self { control_plane, controller, nodes: None, namespace, client, of_each: 0 };
         stage.start_nodes().await;
         stage.create_jobs(of_each).await;
         stage
@@ -52,9 +55,11 @@ impl Stage {
         controller.expect("our second controller")
     }
 
-    /// Creates this many Jobs of each kind.
-    pub(crate) async fn create_jobs(&self, of_each: usize) {
-        for job in jobs(of_each) {
+    /// Creates this many more Jobs of each kind.
+    pub(crate) async fn create_jobs(&mut self, of_each: usize) {
+        let numbers = self.of_each..self.of_each + of_each;
+        self.of_each = numbers.end;
+        for job in jobs(numbers) {
             self.create(job).await;
         }
     }
@@ -112,7 +117,7 @@ impl Stage {
     }
 
     /// How many pods all Jobs count.
-    pub(crate) async fn counted(&self) -> i32 {
+    async fn counted(&self) -> i32 {
         let counted = async || {
             let accounts = self.accounts().await?;
             Some(accounts.values().map(Account::counted).sum::<i32>())
@@ -121,20 +126,25 @@ impl Stage {
         counted.expect("what was awaited must be there")
     }
 
-    /// Waits until all Jobs count this many pods.
-    pub(crate) async fn until_counted(&self, pods: i32) {
-        let what = format!("progress (log: {})", self.controller.log().display());
-        eventually(&what, LATER, async || self.counted().await, |counted| *counted >= pods).await;
-    }
-
-    /// Whether each Job is Complete or Failed.
-    pub(crate) async fn all_are_finished(&self) -> bool {
-        let finished = async || {
-            let accounts = self.accounts().await?;
-            Some(accounts.values().all(Account::is_finished))
-        };
-        let finished = eventually("the API answers", LATER, finished, Option::is_some).await;
-        finished.expect("what was awaited must be there")
+    /// Waits until the Jobs count so many more pods, and some Job is not finished. A busy machine may
+    /// show this too late, when all Jobs are finished: then more are created.
+    pub(crate) async fn progress(&mut self, pods: i32) {
+        let wanted = self.counted().await + pods;
+        let what = format!("progress amid Jobs (log: {})", self.controller.log().display());
+        for _ in 0..10 {
+            let seen = async || {
+                let accounts = self.accounts().await?;
+                let counted: i32 = accounts.values().map(Account::counted).sum();
+                Some((counted >= wanted, accounts.values().all(Account::is_finished)))
+            };
+            let has_news = |seen: &Option<_>| seen.is_some_and(|(reached, ended)| reached || ended);
+            let seen = eventually(&what, LATER, seen, has_news).await;
+            if seen == Some((true, false)) {
+                return;
+            }
+            self.create_jobs(6).await;
+        }
+        panic!("all Jobs were finished each time");
     }
 
     /// Waits until each Job is finished and its status counts each pod once.

@@ -38,8 +38,7 @@ async fn killed(kills: usize) {
 
     let mut takeovers = [1, 0];
     for _ in 0..kills {
-        let counted = stage.counted().await;
-        stage.until_counted(counted + rand::random_range(10..30)).await;
+        stage.progress(rand::random_range(10..30)).await;
         stage.controller.kill().await;
         takeovers[1] += 1;
         has_logged(&standby, "working", takeovers[1]).await;
@@ -48,7 +47,6 @@ async fn killed(kills: usize) {
         mem::swap(&mut stage.controller, &mut standby);
         takeovers.swap(0, 1);
     }
-    assert!(!stage.all_are_finished().await, "the last kill came too late to matter");
     stage.all_are_exact_and_as_scripted().await;
     standby.check().expect("the standby runs to the end");
     standby.stop().await;
