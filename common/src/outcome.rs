@@ -18,6 +18,9 @@ pub struct Failure {
     pub message: String,
     /// The `Retry-After` that the server sent.
     pub retry_after: Option<SignedDuration>,
+    /// Whether there was no connection, so that the server never had the request.
+    #[serde(default)]
+    pub unsent: bool,
 }
 
 /// The kinds of failure that decisions distinguish.
@@ -48,7 +51,12 @@ pub enum FailureKind {
 impl Failure {
     /// A failure without a `Retry-After`.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after: None }
+        Self { kind, message: message.into(), retry_after: None, unsent: false }
+    }
+
+    /// Whether the call may have been carried out.
+    pub fn is_in_doubt(&self) -> bool {
+        matches!(self.kind, FailureKind::Unknown | FailureKind::ServerError) && !self.unsent
     }
 }
 

@@ -22,6 +22,7 @@ use kube::Client;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use crate::pod_pages::{Page, PodPages};
 use crate::wake_ups::CallsOnTheWay;
 
 /// Maximum number of concurrent calls of the process. A larger burst only queues up in the API
@@ -75,6 +76,7 @@ impl Executor {
     pub(crate) async fn execute(&self, job: &Job, step: &Step) -> Outcome<Answer> {
         match step {
             Step::ConfirmJob => self.live_job(&job.key).await.map(Answer::Live),
+            Step::ConfirmPods => self.newest_pod(job).await.map(Answer::Newest),
             Step::Claim(claim) => {
                 self.patch(&claim.pod, claim_patch(job, claim)).await.map(Answer::Pod)
             }
@@ -140,6 +142,22 @@ impl Executor {
         Ok(LiveJob { uid: reply.uid.into(), deleting: reply.deleting })
     }
 
+    /// The newest version among the Job's pods, as the API itself lists them.
+    async fn newest_pod(&self, job: &Job) -> Outcome<Version> {
+        let (mut newest, mut pages) = (Version::default(), PodPages::of(job));
+        loop {
+            let request = pages.request().map_err(unrequested)?;
+            let _on_the_way = self.on_the_way.begin();
+            let _permit = self.calls.acquire().await;
+            let page: Page = reply::read(&self.client, request).await.map_err(classify)?;
+            let (version, is_last) = pages.take(&page);
+            newest = newest.max(version);
+            if is_last {
+                return Ok(newest);
+            }
+        }
+    }
+
     async fn get<T>(&self, path: &str, read: &Read<T>) -> Outcome<T> {
         self.call(Method::GET, path, JSON, Vec::new(), read).await
     }
@@ -202,6 +220,10 @@ impl Executor {
         let _permit = self.calls.acquire().await;
         reply::read_as(&self.client, request, read).await.map_err(classify)
     }
+}
+
+fn unrequested(error: kube::core::request::Error) -> Failure {
+    classify(kube::Error::BuildRequest(error))
 }
 
 fn unwritable(error: &serde_json::Error) -> Failure {

@@ -9,6 +9,7 @@ mod execute;
 mod informers;
 mod metrics;
 mod orphan_finalizers;
+mod pod_pages;
 mod podgc;
 mod readiness;
 mod run;

@@ -78,6 +78,8 @@ caught! {
         ReleaseFirst by "loses its finalizer";
     a_controller_that_does_not_wait_for_its_pods_is_caught:
         ForgetCreations by "live pods", "active pods";
+    a_controller_that_forgets_creations_without_a_reply_is_caught:
+        ForgetDoubts by "live pods";
     a_controller_that_forgets_what_it_released_and_wrote_is_caught:
         ForgetReleases by "";
     a_controller_that_does_not_hear_of_pods_that_end_is_caught:

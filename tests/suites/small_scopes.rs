@@ -83,6 +83,7 @@ macro_rules! caught {
 const LOST: Faults = Faults { lost_replies: 1, ..Faults::NONE };
 const CRASH: Faults = Faults { crashes: 1, ..LOST };
 const LATE: Faults = Faults { late_watches: 1, ..Faults::NONE };
+const LATE_AND_LOST: Faults = Faults { late_watches: 1, ..LOST };
 const ENDS: Faults = Faults { endings: 1, ..Faults::NONE };
 
 caught! {
@@ -90,6 +91,8 @@ caught! {
         ReleaseFirst in ONE, by "loses its finalizer and is not counted";
     a_sync_that_does_not_await_its_own_writes_is_caught:
         ForgetCreations in Scope { faults: LATE, ..TWO }, by "live pods";
+    a_sync_that_forgets_a_creation_without_a_reply_is_caught:
+        ForgetDoubts in Scope { faults: LATE_AND_LOST, ..ONE }, by "live pods";
     a_count_from_a_stale_watch_is_caught:
         ForgetReleases in Scope { faults: LATE, ..TWO }, by "counted";
     a_status_that_overwrites_the_other_leader_is_caught:

@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use std::iter::successors;
 
 use epilogue_common::outcome::{Failure, FailureKind};
+use hyper_util::client::legacy::Error as ClientError;
 use jiff::SignedDuration;
 use kube::core::Status;
 
@@ -32,7 +33,10 @@ pub fn classify(error: kube::Error) -> Failure {
         | kube::Error::Auth(_)
         | kube::Error::HttpError(_)
         | kube::Error::Discovery(_)) => Failure::new(FailureKind::Other, chain(&error)),
-        kube::Error::Service(source) => Failure::new(FailureKind::Unknown, chain(source.as_ref())),
+        kube::Error::Service(source) => Failure {
+            unsent: has_no_connection(source.as_ref()),
+            ..Failure::new(FailureKind::Unknown, chain(source.as_ref()))
+        },
         kube::Error::HyperError(source) => Failure::new(FailureKind::Unknown, chain(&source)),
         // The other errors mean that the reply did not arrive completely: the call may have been
         // carried out.
@@ -46,6 +50,7 @@ fn from_status(status: &Status) -> Failure {
         kind: kind_of(status),
         message: message_of(status),
         retry_after: (seconds > 0).then(|| SignedDuration::from_secs(i64::from(seconds))),
+        unsent: false,
     }
 }
 
@@ -97,6 +102,12 @@ fn message_of(status: &Status) -> String {
         return format!("HTTP {}: {text}", status.code);
     }
     status.message.clone()
+}
+
+/// Whether no connection came about.
+fn has_no_connection(error: &(dyn StdError + 'static)) -> bool {
+    let mut causes = successors(Some(error), |&error| error.source());
+    causes.any(|cause| cause.downcast_ref::<ClientError>().is_some_and(ClientError::is_connect))
 }
 
 /// Joins an error and its sources to one line, and leaves out texts that contain the next one.
@@ -192,7 +203,9 @@ mod tests {
         assert_eq!(failure.kind, FailureKind::Unknown);
         assert_eq!(failure.message, "connection refused");
         let cut = serde_json::from_str::<u8>("{").expect_err("must not parse");
-        assert_eq!(classify(kube::Error::SerdeError(cut)).kind, FailureKind::Unknown);
+        let failure = classify(kube::Error::SerdeError(cut));
+        assert_eq!(failure.kind, FailureKind::Unknown);
+        assert!(failure.is_in_doubt());
     }
 
     #[test]

@@ -142,7 +142,25 @@ async fn no_server_is_an_unknown_outcome_in_one_readable_line() {
     let error = Api::<Pod>::default_namespaced(client).get("a").await.expect_err("must fail");
     let failure = classify(error);
     assert_eq!(failure.kind, FailureKind::Unknown);
+    assert!(!failure.is_in_doubt(), "nothing was sent: {failure:?}");
     assert_eq!(failure.message.matches("Connection refused").count(), 1, "{}", failure.message);
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_before_the_reply_leaves_the_call_in_doubt() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("must listen");
+    let address = listener.local_addr().expect("must have an address");
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("must be called");
+        let mut request = [0; 4096];
+        stream.read(&mut request).await.expect("must read")
+    });
+    let (_directory, path) = write(&kubeconfig(&format!("http://{address}")));
+    let client = connect(&options(&path)).await.expect("must make a client");
+    let error = Api::<Pod>::default_namespaced(client).get("a").await.expect_err("must fail");
+    let failure = classify(error);
+    assert_eq!((failure.kind, failure.is_in_doubt()), (FailureKind::Unknown, true), "{failure:?}");
+    server.await.expect("must not panic");
 }
 
 #[tokio::test]

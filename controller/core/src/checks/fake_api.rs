@@ -149,6 +149,10 @@ impl FakeApi {
                 let (uid, deleting) = (self.job.uid.clone(), self.job.deleting);
                 Ok(Answer::Live(LiveJob { uid, deleting }))
             }
+            Step::ConfirmPods => {
+                let version = self.pods.values().map(|pod| pod.version).max();
+                Ok(Answer::Newest(version.unwrap_or_default()))
+            }
             Step::Claim(claim) => self.change(&claim.pod.uid, |pod, job| match claim.kind {
                 ClaimKind::Adopt => {
                     pod.owner = Some(owner(job));

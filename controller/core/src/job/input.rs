@@ -94,6 +94,8 @@ impl Versions {
 pub struct Memory {
     /// Pods that we deleted, while their watch event is pending.
     pub expectations: Expectations,
+    /// Whether a creation may have been carried out without a reply. ([`super::Step::ConfirmPods`])
+    pub creation_in_doubt: bool,
     /// Pods whose finalizer we removed, while their watch event is pending. ([E2])
     pub removed_finalizers: HashSet<Uid>,
     /// Whether the write that finished the Job succeeded. ([E3])
@@ -143,6 +145,10 @@ pub struct BackoffRecord {
 pub enum MemoryUpdate {
     /// We created a pod, and the API returned this version.
     Created(Version),
+    /// A creation may have been carried out without a reply.
+    CreationInDoubt,
+    /// A live list of the Job's pods had this newest version.
+    PodsConfirmed(Version),
     /// We are about to delete these pods.
     Deleting(Vec<Uid>),
     /// These pods were not deleted after all.
@@ -196,6 +202,11 @@ impl Memory {
                 }
             }
             MemoryUpdate::Created(version) | MemoryUpdate::PodWritten(version) => {
+                self.written.pods = self.written.pods.max(version);
+            }
+            MemoryUpdate::CreationInDoubt => self.creation_in_doubt = true,
+            MemoryUpdate::PodsConfirmed(version) => {
+                self.creation_in_doubt = false;
                 self.written.pods = self.written.pods.max(version);
             }
             MemoryUpdate::JobWritten(version) => {

@@ -15,10 +15,10 @@ use super::report::WaitsFor;
 use super::steps::{Action, Claim};
 use super::verdict::{Evidence, Verdict};
 use super::{IndexSet, adoption, facts, pods, verdict};
-use crate::view::{CompletionMode, Job};
+use crate::view::{CompletionMode, Job, Version};
 
 /// When a stale sync is tried again if the awaited event does not come.
-const STALE_RETRY: SignedDuration = SignedDuration::from_secs(1);
+pub(super) const STALE_RETRY: SignedDuration = SignedDuration::from_secs(1);
 
 /// What a sync does to pods, decided before any call is answered. [`super::plan_status`] decides
 /// the rest from it and from the outcomes of the calls.
@@ -34,6 +34,9 @@ pub struct PodPlan {
     pub verdict: Option<Verdict>,
     /// Pods to create or to delete.
     pub pods: PodStage,
+    /// How far the watch of pods has come, if it must be as far as a live list before the sync goes
+    /// on, because a creation had no reply.
+    pub confirms: Option<Version>,
     /// Whether pods were managed, with whatever result. ([S19])
     pub manages_pods: bool,
     /// Whether problems of the options are still to be reported.
@@ -124,6 +127,7 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
         skip: None,
         claims: [patches, tracked].concat(),
         pods: stage,
+        confirms: input.memory.creation_in_doubt.then_some(input.seen.pods),
         manages_pods,
         unreported: facts.options.problems != input.memory.reported,
         action,
@@ -187,6 +191,7 @@ impl PodPlan {
             claims: Vec::new(),
             verdict: None,
             pods: PodStage::None,
+            confirms: None,
             manages_pods: false,
             unreported: false,
             action: Action::Reconciling,
@@ -242,6 +247,9 @@ impl fmt::Display for PodPlan {
         )?;
         if !self.claims.is_empty() {
             write!(formatter, "; claims {}", self.claims.len())?;
+        }
+        if self.confirms.is_some() {
+            write!(formatter, "; lists its pods first, as a creation had no reply")?;
         }
         if let Some(verdict) = &self.verdict {
             write!(formatter, "; ends: {} {}", verdict.end.terminal(), verdict.reason)?;

@@ -65,8 +65,9 @@ impl SlowStart {
                 Some(SideEffect::Remember(MemoryUpdate::Created(pod.version)))
             }
             Err(failure) => {
+                let in_doubt = failure.is_in_doubt();
                 self.failures.push(failure);
-                None
+                in_doubt.then_some(SideEffect::Remember(MemoryUpdate::CreationInDoubt))
             }
         }
     }

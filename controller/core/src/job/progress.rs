@@ -9,7 +9,7 @@ use std::sync::Arc;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::input::{BackoffRecord, MemoryUpdate, Settings, WrittenPod};
-use super::plan::{PodPlan, SkipReason, earliest};
+use super::plan::{PodPlan, STALE_RETRY, SkipReason, earliest};
 use super::pod_stage::{PodResult, SlowStart};
 use super::pods::PodStage;
 use super::status_plan::{PodOutcomes, StatusPlan, plan_status};
@@ -70,7 +70,8 @@ impl Progress {
         let (stage, steps) = if plan.is_skipped() {
             (Stage::Done(None), Vec::new())
         } else {
-            (Stage::Confirm, if adopts { vec![Step::ConfirmJob] } else { Vec::new() })
+            let steps = adopts.then_some(Step::ConfirmJob).into_iter();
+            (Stage::Confirm, steps.chain(plan.confirms.map(|_| Step::ConfirmPods)).collect())
         };
         let mut progress = Self {
             job: Arc::clone(&plan.facts.job),
@@ -174,6 +175,9 @@ impl Progress {
         }
     }
 
+    /// DIVERGES(upstream): a creation without a reply may have been carried out. Upstream creates
+    /// the pod again as soon as its backoff is over; while its watch is behind, a pod too many
+    /// runs, or the Job ends while a pod of it runs. ([P9])
     fn confirmed(&mut self, outcomes: Vec<Outcome<Answer>>) -> Next {
         for outcome in outcomes {
             match outcome {
@@ -186,6 +190,13 @@ impl Progress {
                         live.uid
                     );
                     return stop(Failure::new(FailureKind::Conflict, message));
+                }
+                Ok(Answer::Newest(version)) => {
+                    self.remember(MemoryUpdate::PodsConfirmed(version));
+                    if Some(version) > self.plan.confirms {
+                        self.plan.requeue_after = Some(STALE_RETRY);
+                        return (Stage::Done(None), Vec::new());
+                    }
                 }
                 Ok(answer) => return stop(misplaced(&answer)),
                 Err(failure) => return stop(failure),

@@ -17,6 +17,8 @@ pub enum Step {
     ConfirmJob,
     /// Patch a pod's owner reference or finalizer.
     Claim(Claim),
+    /// List the Job's pods from the API itself, because an earlier creation had no reply.
+    ConfirmPods,
     /// Create a pod.
     Create(PodDraft),
     /// Remove the tracking finalizer from a pod that is deleted next, so that it is not counted as
@@ -46,6 +48,8 @@ pub struct Call {
 pub enum Answer {
     /// The Job as [`Step::ConfirmJob`] read it.
     Live(LiveJob),
+    /// The newest version among the Job's pods, as [`Step::ConfirmPods`] listed them.
+    Newest(Version),
     /// The pod as a write returned it.
     Pod(WrittenPod),
     /// The pod is deleted, or terminates.

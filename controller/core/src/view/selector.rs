@@ -64,6 +64,14 @@ impl Selector {
 }
 
 impl Selector {
+    /// The parameter `labelSelector` of a request that lists what matches; `None` if it would not
+    /// restrict the list.
+    pub fn query(&self) -> Option<String> {
+        let requirements = self.requirements.as_deref().filter(|all| !all.is_empty())?;
+        let texts: Vec<String> = requirements.iter().map(Requirement::query).collect();
+        Some(texts.join(","))
+    }
+
     /// The selector of `matchLabels` and of `matchExpressions`, each with key, operator and values.
     pub(super) fn of<V: Iterator<Item = String>>(
         labels: BTreeMap<String, String>,
@@ -119,6 +127,17 @@ impl Requirement {
         Self { key, operator: Operator::In, values }
     }
 
+    fn query(&self) -> String {
+        let Self { key, operator, values } = self;
+        match operator {
+            Operator::In => format!("{key} in ({})", values.listed()),
+            Operator::NotIn => format!("{key} notin ({})", values.listed()),
+            Operator::Exists => key.to_string(),
+            // An unknown operator makes no selector.
+            Operator::DoesNotExist | Operator::Unknown => format!("!{key}"),
+        }
+    }
+
     fn holds(&self, value: Option<&str>) -> bool {
         match self.operator {
             Operator::In => value.is_some_and(|value| self.values.has(value)),
@@ -133,6 +152,10 @@ impl Requirement {
 impl Values {
     fn has(&self, value: &str) -> bool {
         self.0.split_terminator(END).any(|each| each == value)
+    }
+
+    fn listed(&self) -> String {
+        self.0.split_terminator(END).collect::<Vec<_>>().join(",")
     }
 }
 
@@ -233,6 +256,20 @@ mod tests {
 
     fn read(selector: &Value) -> Selector {
         serde_json::from_str(&selector.to_string()).expect("must be readable")
+    }
+
+    #[test]
+    fn a_query_says_what_the_selector_matches() {
+        let all = read(&json!({"matchLabels": {"a": "1"}, "matchExpressions": [
+            {"key": "b", "operator": "In", "values": ["x", "y"]},
+            {"key": "example.com/c", "operator": "NotIn", "values": ["z"]},
+            {"key": "d", "operator": "Exists"},
+            {"key": "e", "operator": "DoesNotExist"},
+        ]}));
+        let query = "a in (1),b in (x,y),example.com/c notin (z),d,!e";
+        assert_eq!(all.query().as_deref(), Some(query));
+        assert_eq!(read(&json!({})).query(), None);
+        assert_eq!(Selector::default().query(), None);
     }
 
     fn expression(key: &str, operator: &str, values: &[&str]) -> Selector {

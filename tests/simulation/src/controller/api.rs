@@ -183,6 +183,13 @@ impl Api {
         Ok(job)
     }
 
+    /// The newest version among the pods of this Job.
+    pub(crate) fn newest_of(&self, job: &Job) -> Version {
+        let owned = |pod: &&Arc<Pod>| pod.owner.as_ref().is_some_and(|it| it.uid == job.uid);
+        let versions = self.pods.values().filter(owned).map(|pod| pod.version);
+        versions.max().unwrap_or_default()
+    }
+
     /// POST of a pod of this Job.
     pub(crate) fn create_pod(&mut self, job: &Job, draft: &PodDraft) -> Arc<Pod> {
         let version = self.next_version();

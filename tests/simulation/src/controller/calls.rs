@@ -27,6 +27,7 @@ pub(super) enum Fate {
 pub(crate) fn described(step: &Step) -> String {
     match step {
         Step::ConfirmJob => "reads the Job".to_owned(),
+        Step::ConfirmPods => "lists the Job's pods".to_owned(),
         Step::Claim(claim) => format!("claims {}: {:?}", claim.pod.uid, claim.kind),
         Step::Create(draft) => format!("creates a pod {:?}", draft.index),
         Step::Strip(pod) => format!("strips {} to delete it", pod.uid),
@@ -66,7 +67,7 @@ impl World {
         if quota {
             return Fate::Refused(FailureKind::Forbidden);
         }
-        self.fate(matches!(step, Step::ConfirmJob))
+        self.fate(matches!(step, Step::ConfirmJob | Step::ConfirmPods))
     }
 
     /// What happens to a call on its way. A read whose reply is lost has no effect.
@@ -100,7 +101,7 @@ impl World {
         if let Fate::Refused(kind) = fate {
             return Err(Failure::new(kind, format!("injected: {kind:?}")));
         }
-        let sure = fate == Fate::Through && self.processes[number].life == Life::Leads;
+        let sure = self.processes[number].life == Life::Leads;
         let outcome = self.carry_out(step, job, planned, sure);
         if fate == Fate::ReplyLost {
             if let Ok(Answer::Job(job)) = &outcome {
@@ -116,7 +117,7 @@ impl World {
         outcome
     }
 
-    /// `sure`: the process that leads will learn the outcome.
+    /// `sure`: it is the process that leads.
     fn carry_out(
         &mut self,
         step: &Step,
@@ -137,6 +138,7 @@ impl World {
                 }
                 None => Err(Failure::new(FailureKind::NotFound, "jobs not found")),
             },
+            Step::ConfirmPods => Ok(Answer::Newest(self.api.newest_of(planned))),
             Step::Claim(claim) => self.claim(planned, claim),
             Step::Create(draft) => {
                 let pod = self.api.create_pod(planned, draft);

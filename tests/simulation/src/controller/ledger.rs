@@ -118,7 +118,7 @@ impl Ledger {
         self.violations.push(problem);
     }
 
-    /// A pod was created for a Job as `planned`. `sure`: the process that leads will know.
+    /// A pod was created for a Job as `planned`. `sure`: by the process that leads.
     pub(super) fn created(&mut self, api: &Api, planned: &Job, pod: &Arc<Pod>, sure: bool) {
         self.saw(&Sighting::Shown(Arc::clone(pod)));
         if !sure {

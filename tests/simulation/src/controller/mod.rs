@@ -46,6 +46,8 @@ pub enum Sabotage {
     ReleaseFirst,
     /// Does not wait until its caches show the pods that it created.
     ForgetCreations,
+    /// Forgets creations without a reply.
+    ForgetDoubts,
     /// Does not remember what it released and wrote.
     ForgetReleases,
     /// Misses the events of some pods that finish.

@@ -20,6 +20,7 @@ impl Sabotage {
     pub(super) fn remembers(self, change: &MemoryUpdate) -> bool {
         match self {
             Self::ForgetCreations => !matches!(change, MemoryUpdate::Created(_)),
+            Self::ForgetDoubts => *change != MemoryUpdate::CreationInDoubt,
             Self::ForgetReleases => !matches!(
                 change,
                 MemoryUpdate::RemovingFinalizer(_)

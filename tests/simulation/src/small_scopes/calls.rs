@@ -29,7 +29,7 @@ impl State {
         let Some(work) = &process.work else { return Ok(()) };
         let step = &work.calls[call].step;
         let answered = fate == Fate::Answered;
-        let by = Knowledge { process: process.number, shown: work.shown, answered };
+        let by = Knowledge { process: process.number, shown: work.shown };
         let lost = || Err(Failure::new(FailureKind::Unknown, "no reply"));
         self.left.lost_replies -= u8::from(!answered);
         let reply = if fate == Fate::Lost {
@@ -55,6 +55,7 @@ impl State {
         let planned = &plan.facts.job;
         let reply = match step {
             Step::ConfirmJob => Err(Failure::new(FailureKind::Other, "no pod is adopted here")),
+            Step::ConfirmPods => Ok(Answer::Newest(self.api.newest_of(planned))),
             Step::Claim(claim) => self.api.claim(planned, claim).map(|pod| written(&pod)),
             Step::Create(draft) => {
                 let pod = self.api.create_pod(planned, draft);

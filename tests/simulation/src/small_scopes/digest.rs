@@ -275,6 +275,7 @@ impl Digest<'_> {
     fn memory(&mut self, process: &Process, memory: &Memory) {
         let Memory {
             expectations,
+            creation_in_doubt,
             removed_finalizers,
             finished,
             counts_wait_since,
@@ -287,6 +288,7 @@ impl Digest<'_> {
         let exists = |uid: &&Uid| process.state.pod(uid).is_some();
         self.uids(removed_finalizers.iter().filter(exists));
         self.put(*finished);
+        self.put(*creation_in_doubt);
         let now = now(&self.state.api, self.scope).time;
         // A wait that has just begun differs from none.
         let begun = SignedDuration::from_millis(1);
@@ -306,7 +308,7 @@ impl Digest<'_> {
         }
         self.read(work.progress.job());
         self.wait(wait_of(&work.plan));
-        let by = Knowledge { process: process.number, shown: work.shown, answered: true };
+        let by = Knowledge { process: process.number, shown: work.shown };
         let in_status = |(call, _): &&(Call, bool)| {
             matches!(call.step, Step::WriteStatus(_) | Step::RemoveFinalizer(_))
         };
@@ -334,6 +336,9 @@ impl Digest<'_> {
             }
             self.uids(facts.census.tracked.iter().map(|pod| &pod.uid));
             self.knowledge(&by);
+            if work.calls.iter().any(|call| call.step == Step::ConfirmPods) {
+                self.newer_than(work.plan.confirms.unwrap_or_default());
+            }
             self.calls(&work.calls, answers);
         }
     }
@@ -360,6 +365,13 @@ impl Digest<'_> {
         for record in self.state.history.pods.values() {
             self.put(by.covers(record));
             self.put(record.succeeded.is_some_and(|at| at <= by.shown));
+        }
+    }
+
+    /// How the versions of the pods compare to this one.
+    fn newer_than(&mut self, version: Version) {
+        for pod in self.state.api.pods.values() {
+            self.put(pod.version > version);
         }
     }
 
@@ -401,6 +413,7 @@ impl Digest<'_> {
                 self.put(8_u64);
                 self.uid(&pod.uid);
             }
+            Step::ConfirmPods => self.put(9_u64),
         }
     }
 }

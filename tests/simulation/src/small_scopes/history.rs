@@ -23,7 +23,7 @@ pub(super) struct History {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Record {
     pub(super) created: Version,
-    /// The process that got the reply to its creation.
+    /// The process that created it.
     pub(super) creator: Option<u8>,
     pub(super) succeeded: Option<Version>,
     /// Whether it failed, or was deleted.
@@ -43,8 +43,6 @@ pub(super) struct Knowledge {
     pub(super) process: u8,
     /// How far its watch of pods had come when it planned.
     pub(super) shown: Version,
-    /// Whether it gets the reply.
-    pub(super) answered: bool,
 }
 
 impl Knowledge {
@@ -92,7 +90,7 @@ impl History {
     ) -> Judged {
         let (api, running) = world;
         self.saw(api);
-        if let Some(record) = self.pods.get_mut(&pod.uid).filter(|_| by.answered) {
+        if let Some(record) = self.pods.get_mut(&pod.uid) {
             record.creator = Some(by.process);
         }
         let lives = |each: &&Arc<Pod>| {

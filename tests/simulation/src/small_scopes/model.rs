@@ -274,7 +274,7 @@ impl State {
                 call: call.clone(),
                 job: Arc::clone(work.progress.job()),
                 plan: Arc::clone(&work.plan),
-                by: Knowledge { process: dead.number, shown: work.shown, answered: false },
+                by: Knowledge { process: dead.number, shown: work.shown },
             }));
         }
     }
@@ -347,7 +347,7 @@ impl State {
             Step::FailPending(pod) => {
                 self.api.pods.get(&pod.uid).is_some_and(|stored| stored.version == pod.version)
             }
-            Step::ConfirmJob => false,
+            Step::ConfirmJob | Step::ConfirmPods => false,
             Step::Create(_) | Step::Claim(_) => true,
         }
     }

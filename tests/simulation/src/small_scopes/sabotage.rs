@@ -17,6 +17,8 @@ pub enum Sabotage {
     ReleaseFirst,
     /// Does not wait until its watches show the pods that it created.
     ForgetCreations,
+    /// Forgets creations without a reply.
+    ForgetDoubts,
     /// Neither waits until its watches show what was counted, nor remembers what it released.
     ForgetReleases,
     /// Writes the status whatever the version of the Job is by then.
@@ -63,6 +65,7 @@ impl Sabotage {
     pub(super) fn remembers(self, update: &MemoryUpdate) -> bool {
         match update {
             MemoryUpdate::Created(_) => self != Self::ForgetCreations,
+            MemoryUpdate::CreationInDoubt => self != Self::ForgetDoubts,
             MemoryUpdate::PodWritten(_)
             | MemoryUpdate::JobWritten(_)
             | MemoryUpdate::RemovingFinalizer(_) => self != Self::ForgetReleases,

@@ -43,7 +43,7 @@ pub const LEADERS: &[Scope] = &[
     Scope { name: "leaders", states: 22_408, second_leader: 3, ..ONE },
     Scope { name: "leaders-late", states: 274_901, second_leader: 2, faults: LATE, ..ONE },
     Scope { name: "leaders-ends", states: 447_463, second_leader: 2, faults: ENDS, ..ONE },
-    Scope { name: "leaders-crash", states: 87_589, second_leader: 1, faults: CRASH_LOST, ..ONE },
+    Scope { name: "leaders-crash", states: 90_715, second_leader: 1, faults: CRASH_LOST, ..ONE },
     Scope { name: "leaders-two", states: 15_321, second_leader: 1, ..TWO },
     Scope { name: "leaders-indexed", states: 7_348, second_leader: 2, indexed: true, ..ONE },
     Scope { name: "leaders-two-indexed", states: 19_278, second_leader: 1, indexed: true, ..TWO },
@@ -51,17 +51,17 @@ pub const LEADERS: &[Scope] = &[
 
 /// A process dies, replies are lost, watches are late.
 pub const LOSSES: &[Scope] = &[
-    Scope { name: "losses", states: 711_829, faults: Faults::one_each(1), ..ONE },
-    Scope { name: "losses-two", states: 130_395, faults: Faults::one_each(0), ..TWO },
+    Scope { name: "losses", states: 690_497, faults: Faults::one_each(1), ..ONE },
+    Scope { name: "losses-two", states: 110_448, faults: Faults::one_each(0), ..TWO },
     Scope {
         name: "losses-two-indexed",
-        states: 253_044,
+        states: 207_069,
         faults: Faults::one_each(0),
         indexed: true,
         ..TWO
     },
-    Scope { name: "losses-serial", states: 59_528, faults: Faults::one_each(0), ..SERIAL },
-    Scope { name: "crash-three", states: 61_089, faults: CRASH, ..THREE },
+    Scope { name: "losses-serial", states: 58_049, faults: Faults::one_each(0), ..SERIAL },
+    Scope { name: "crash-three", states: 64_471, faults: CRASH, ..THREE },
     Scope { name: "late-three", states: 2_029, faults: LATE, ..THREE },
 ];
 
@@ -73,7 +73,7 @@ pub const ENDINGS: &[Scope] = &[
     Scope { name: "ends-three-indexed", states: 21_613, faults: ENDS, indexed: true, ..THREE },
     Scope { name: "ends-late", states: 25_840, faults: LATE_ENDS, ..TWO },
     Scope { name: "ends-late-indexed", states: 24_590, faults: LATE_ENDS, indexed: true, ..TWO },
-    Scope { name: "ends-lost", states: 11_582, faults: LOST_ENDS, ..TWO },
+    Scope { name: "ends-lost", states: 12_448, faults: LOST_ENDS, ..TWO },
     Scope { name: "ends-crash", states: 49_041, faults: CRASH_ENDS, ..TWO },
     Scope { name: "pending", states: 8_834, faults: ENDS_TWICE, endings: PENDING, ..TWO },
 ];
@@ -132,7 +132,7 @@ pub const POLICIES: &[Scope] = &[
         ..ONE
     },
     Scope { name: "timeout", states: 794, pods: 2, at_once: 2, ..TIMEOUT },
-    Scope { name: "timeout-losses", states: 140_568, faults: Faults::one_each(0), ..TIMEOUT },
+    Scope { name: "timeout-losses", states: 133_682, faults: Faults::one_each(0), ..TIMEOUT },
     Scope {
         name: "per-index",
         states: 51_347,

@@ -4,9 +4,9 @@ use super::builders::{
     Effects, api, await_deletion, failed, job, now, outage, pod, pods, sync, sync_with, uid,
 };
 use crate::checks::fake_api::FakeApi;
-use crate::job::{Memory, Progress, SideEffect, Step};
-use crate::view::{Phase, ReadyCondition};
-use epilogue_common::outcome::FailureKind;
+use crate::job::{Answer, Memory, Progress, SideEffect, Step};
+use crate::view::{Phase, ReadyCondition, Version};
+use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::JobStatus;
 
@@ -29,6 +29,75 @@ fn a_new_job_gets_as_many_pods_as_may_run_at_once() {
     }
     assert_eq!(run(5, 2, vec![]).created.len(), 2, "never more than are missing");
     assert_eq!(run(0, 5, vec![]).created.len(), 0, "parallelism 0 idles");
+}
+
+/// The calls of the next sync, whose live list shows this newest version.
+fn steps_with_newest(api: &mut FakeApi, newest: Version) -> Vec<Step> {
+    let mut progress = Progress::new(api.plan(), &api.settings);
+    let mut steps = Vec::new();
+    while let Some(call) = progress.next_call() {
+        let outcome = match &call.step {
+            Step::ConfirmPods => Ok(Answer::Newest(newest)),
+            step => api.execute(step),
+        };
+        progress.done(&call, outcome);
+        for side_effect in progress.take_side_effects() {
+            if let SideEffect::Remember(change) = side_effect {
+                api.memory.apply(change, now());
+            }
+        }
+        steps.push(call.step);
+    }
+    steps
+}
+
+#[test]
+fn a_creation_without_a_reply_is_repeated_only_after_a_live_list() {
+    let creates = |step: &Step| matches!(step, Step::Create(_));
+    for kind in [FailureKind::Unknown, FailureKind::ServerError] {
+        let mut api = api(job().size(1, 1), vec![]);
+        let lost = |step: &Step, _| creates(step).then(|| Failure::new(kind, "no reply"));
+        assert!(sync_with(&mut api, &lost).created.is_empty());
+        let seen = api.plan().confirms.expect("a creation is in doubt");
+
+        // The pod exists, and the watch has yet to show it.
+        let shown = Version(seen.0 + 1);
+        let mut behind = api.clone();
+        let steps = steps_with_newest(&mut behind, shown);
+        assert_eq!(steps.iter().filter(|step| **step == Step::ConfirmPods).count(), 1);
+        assert!(!steps.iter().any(creates), "{steps:?}");
+        assert_eq!(behind.memory.awaited().pods, shown);
+        assert!(!behind.memory.creation_in_doubt);
+
+        // No pod was created.
+        let steps = steps_with_newest(&mut api, seen);
+        assert_eq!(steps.iter().filter(|step| creates(step)).count(), 1, "{steps:?}");
+        assert_eq!(api.plan().confirms, None);
+    }
+}
+
+#[test]
+fn a_creation_that_was_refused_or_not_sent_is_repeated_at_once() {
+    let unsent = Failure { unsent: true, ..Failure::new(FailureKind::Unknown, "no connection") };
+    for failure in [unsent, Failure::new(FailureKind::Forbidden, "exceeded quota")] {
+        let mut api = api(job().size(1, 1), vec![]);
+        let fails = |step: &Step, _| matches!(step, Step::Create(_)).then(|| failure.clone());
+        assert!(sync_with(&mut api, &fails).created.is_empty());
+        assert_eq!(api.plan().confirms, None);
+    }
+}
+
+#[test]
+fn the_job_does_not_end_before_its_pods_are_listed() {
+    let mut api = api(job().size(1, 1), vec![]);
+    let fails = |step: &Step, _| matches!(step, Step::Create(_)).then(outage);
+    sync_with(&mut api, &fails);
+    let ended = pod("ended", "Succeeded").build();
+    api.pods.insert(ended.uid.clone(), ended.into());
+    let fails = |step: &Step, _| (*step == Step::ConfirmPods).then(outage);
+    let effects = sync_with(&mut api, &fails);
+    assert_eq!((effects.create_calls, effects.writes.len()), (0, 0));
+    assert_eq!(sync(&mut api).conditions, COMPLETE);
 }
 
 #[test]
