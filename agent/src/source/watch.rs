@@ -63,6 +63,8 @@ impl Watch {
             pauses: Pauses {
                 first: PAUSE_BASE,
                 max: PAUSE_MAX,
+                // Thousands of agents would come at once when the API is back.
+                unconnected_max: PAUSE_MAX,
                 hurried_max: PAUSE_HURRIED_MAX,
                 hurry: Some(self.hurry),
             },

@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use self::error::{WatchError, accepted, failed, refused};
 use self::frames::Frames;
 pub use self::pauses::Pauses;
+use self::pauses::{Backoff, Round};
 pub use self::relist::Relist;
 use self::restored::{Check, LOOKUP, Reached};
 pub use self::signs::{Signs, Watches};
@@ -76,7 +77,7 @@ struct Watch<T> {
     position: Option<String>,
     reached: Reached,
     streams_lists: bool,
-    failures: u32,
+    backoff: Backoff,
     /// The latest relist request when the list began.
     asked: u64,
     /// The latest relist request that a list answers whose end was yielded, and perhaps not handled
@@ -135,7 +136,7 @@ where
         position: None,
         reached: Reached::default(),
         streams_lists: true,
-        failures: 0,
+        backoff: Backoff::default(),
         asked: 0,
         answered: None,
         listed: None,
@@ -191,7 +192,7 @@ where
         self.position = None;
         // The list may be asked for because the API has gone back.
         self.reached = Reached::default();
-        self.failures = 0;
+        self.backoff = Backoff::default();
         self.phase = Phase::Due;
     }
 
@@ -356,15 +357,13 @@ where
         }
     }
 
-    /// Reacts to an error with a pause, so that a failing server is not overloaded. The pause
-    /// doubles with each failure, until a round lasts for the maximum pause.
+    /// Reacts to an error with a pause, so that a failing server is not overloaded.
     fn recover(&mut self, error: &WatchError) {
+        let watched = self.listed.is_none() && matches!(self.phase, Phase::Streaming(_));
         self.phase = Phase::Due;
         self.reached.broke();
         let path = self.scope.path.as_str();
-        if self.begun.elapsed() >= self.scope.pauses.max {
-            self.failures = 0;
-        }
+        let round = Round { lasted: self.begun.elapsed(), watched };
         match error {
             WatchError::NoStreaming => {
                 tracing::info!(path, "the server does not stream lists, reading pages");
@@ -379,13 +378,12 @@ where
                 tracing::warn!(path, %error, "listing again");
                 (self.position, self.reached) = (None, Reached::default());
             }
-            error => tracing::warn!(path, %error, failures = self.failures, "watch failed"),
+            error => {
+                tracing::warn!(path, %error, failures = self.backoff.failures(), "watch failed");
+            }
         }
         self.scope.signs.failed(error.reason());
-        let Pauses { first, max, .. } = self.scope.pauses;
-        let pause = first.saturating_mul(2_u32.saturating_pow(self.failures)).min(max);
-        self.failures = self.failures.saturating_add(1);
-        self.phase = Phase::Pausing(pause);
+        self.phase = Phase::Pausing(self.backoff.next(&self.scope.pauses, round, error));
     }
 
     /// Builds a watch from the position, or a streamed list followed by a watch. The empty

@@ -21,6 +21,8 @@ const PAGE_SIZE: u32 = 100;
 const PAUSE_BASE: Duration = Duration::from_millis(500);
 /// The longest pause after failures.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The longest pause while no connection comes about: Jobs wait for it once the API is back.
+const UNCONNECTED_MAX: Duration = Duration::from_secs(2);
 
 /// A kind that can be watched.
 pub(crate) trait Watched: Sized + Send + 'static {
@@ -139,7 +141,13 @@ pub(crate) async fn watch<T: Watched>(
         Some(namespace) => format!("{}/namespaces/{namespace}/{}", T::GROUP, T::PLURAL),
     };
     let names = of(namespace.or(T::NAMESPACED.then_some("default")));
-    let pauses = Pauses { first: PAUSE_BASE, max: PAUSE_MAX, hurried_max: PAUSE_MAX, hurry: None };
+    let pauses = Pauses {
+        first: PAUSE_BASE,
+        max: PAUSE_MAX,
+        unconnected_max: UNCONNECTED_MAX,
+        hurried_max: PAUSE_MAX,
+        hurry: None,
+    };
     let scope = Scope {
         path: of(namespace),
         names,

@@ -57,6 +57,11 @@ impl WatchError {
         if code == GONE { Self::Expired } else { Self::Reported(message) }
     }
 
+    /// Whether there was no connection.
+    pub(super) fn is_unsent(&self) -> bool {
+        matches!(self, Self::Failed(failure) if failure.unsent)
+    }
+
     /// The value of the metric's label `reason`.
     pub(super) fn reason(&self) -> &'static str {
         match self {

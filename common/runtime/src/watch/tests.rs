@@ -3,6 +3,7 @@
 use super::protobuf::{Peek, samples};
 use super::wire::LIST_END;
 use super::*;
+use epilogue_common::outcome::{Failure, FailureKind};
 use epilogue_common::watch_event::Rejected;
 use futures::{StreamExt as _, poll};
 use http::{Response, StatusCode};
@@ -121,6 +122,7 @@ fn scope(objects_max: usize) -> Scope<Object> {
     let pauses = Pauses {
         first: Duration::from_millis(500),
         max: Duration::from_secs(30),
+        unconnected_max: Duration::from_secs(2),
         hurried_max: Duration::from_secs(30),
         hurry: None,
     };
@@ -232,12 +234,56 @@ async fn a_list_without_end_is_given_up_and_a_watch_is_none() {
     assert_eq!(events, expected);
 }
 
+/// The pauses after these rounds, in milliseconds.
+fn pauses(rounds: &[(u64, bool, &WatchError)]) -> Vec<u128> {
+    let (config, mut backoff) = (scope(2).pauses, Backoff::default());
+    let next = |(seconds, watched, error): &(u64, bool, &WatchError)| {
+        let round = Round { lasted: Duration::from_secs(*seconds), watched: *watched };
+        backoff.next(&config, round, error).as_millis()
+    };
+    rounds.iter().map(next).collect()
+}
+
+#[test]
+fn pauses_double_until_a_round_was_long() {
+    let broken = WatchError::Broken("cut".into());
+    let doubled = [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000];
+    for watched in [false, true] {
+        assert_eq!(pauses(&[(0, watched, &broken); 8]), doubled);
+    }
+    let failures = [(0, false, &broken), (0, false, &broken), (0, false, &broken)];
+    let (long, short) = ((2, true, &broken), (1, true, &broken));
+    assert_eq!(pauses(&[&failures[..], &[long]].concat()), [500, 1_000, 2_000, 500]);
+    assert_eq!(pauses(&[&failures[..], &[short]].concat()), [500, 1_000, 2_000, 4_000]);
+    let listed = (29, false, &broken);
+    assert_eq!(pauses(&[&failures[..], &[listed]].concat())[3], 4_000, "a list may be dear");
+}
+
+#[test]
+fn a_list_after_an_expired_version_comes_soon_but_not_again_and_again() {
+    let broken = WatchError::Broken("cut".into());
+    let expired = (0, true, &WatchError::Expired);
+    let failed = (0, false, &broken);
+    assert_eq!(pauses(&[failed, failed, failed, expired]), [500, 1_000, 2_000, 500]);
+    let again = pauses(&[failed, failed, expired, expired, expired, expired]);
+    assert_eq!(again, [500, 1_000, 500, 2_000, 4_000, 8_000]);
+}
+
+#[test]
+fn pauses_without_a_connection_stay_short() {
+    let refused = Failure { unsent: true, ..Failure::new(FailureKind::Unknown, "refused") };
+    let refused = WatchError::Failed(refused);
+    let rounds = [(0, false, &refused); 5];
+    assert_eq!(pauses(&rounds), [500, 1_000, 2_000, 2_000, 2_000]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pause_is_short_once_something_presses() {
     let (sender, receiver) = tokio::sync::watch::channel(false);
     let mut pauses = Pauses {
         first: Duration::from_millis(1),
         max: Duration::from_secs(5),
+        unconnected_max: Duration::from_secs(5),
         hurried_max: Duration::from_millis(500),
         hurry: Some(receiver),
     };
