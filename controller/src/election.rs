@@ -3,13 +3,12 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use epilogue_runtime::client;
 use epilogue_runtime::lease::{self, Leadership, LeaseError, LeaseOptions};
 use kube::Client;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::Config;
+use crate::environment::Environment;
 use crate::readiness::Readiness;
 
 /// How long the lease is held without work, while the first lists are on their way. Another replica
@@ -34,15 +33,12 @@ impl<'a> Election<'a> {
     /// Takes the lease if it is free. Call it before the watches start, so that no second list is
     /// needed.
     pub(crate) async fn begin(
-        config: &Config,
+        environment: Environment,
         options: &'a LeaseOptions,
-        identity: String,
         readiness: &Readiness,
     ) -> anyhow::Result<Self> {
-        // The lease has its own client, so that the rate limit of Jobs cannot delay a renewal.
-        let mut unlimited = config.client.clone();
-        unlimited.rate_limit.bucket = None;
-        let client = client::connect(&unlimited).await?;
+        let Environment { clients, identity, .. } = environment;
+        let client = clients.lease;
         let leadership = lease::try_acquire(client.clone(), options, identity.clone()).await?;
         let early =
             leadership.map(|leadership| Early { leadership, listed: Box::pin(readiness.refill()) });
