@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use epilogue_runtime::lease::{self, Leadership, LeaseError, LeaseOptions};
+use epilogue_runtime::lease::{self, Identity, Leadership, LeaseError, LeaseOptions};
 use kube::Client;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,7 @@ const LISTS_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Election<'a> {
     client: Client,
     options: &'a LeaseOptions,
-    identity: String,
+    identity: Identity,
     early: Option<Early>,
 }
 
@@ -57,6 +57,7 @@ impl<'a> Election<'a> {
             return Ok(Some(leadership));
         }
         tokio::select! {
+            biased;
             () = token.cancelled() => return Ok(None),
             () = readiness.filled() => {}
         }
@@ -67,6 +68,7 @@ impl<'a> Election<'a> {
         };
         let begun = Instant::now();
         tokio::select! {
+            biased;
             () = token.cancelled() => {}
             loss = leadership.lost() => {
                 return Err(anyhow::Error::new(loss).context("no longer leading"));
@@ -84,12 +86,13 @@ impl Early {
     /// Waits for the lists. `None` if the lease is no longer ours.
     async fn wait(self, token: &CancellationToken) -> Option<Leadership> {
         tokio::select! {
+            biased;
+            () = token.cancelled() => {}
+            _ = self.leadership.lost() => return None,
             () = self.listed => {
                 tracing::info!("caches are filled");
                 return Some(self.leadership);
             }
-            () = token.cancelled() => {}
-            _ = self.leadership.lost() => return None,
             () = tokio::time::sleep(LISTS_MAX) => {
                 let waited_s = LISTS_MAX.as_secs();
                 tracing::warn!(waited_s, "the lists are late; the lease is free for others");

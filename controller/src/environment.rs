@@ -1,9 +1,10 @@
-//! What the controller gets from outside: its clients, and its identity.
+//! What the controller gets from outside: its clients, its identity and the time.
 
 use std::fmt;
 
 use epilogue_runtime::client::{self, ClientError};
-use epilogue_runtime::lease;
+use epilogue_runtime::clock::Clock;
+use epilogue_runtime::lease::{self, Identity};
 use epilogue_runtime::rate_limit::Backlog;
 use kube::Client;
 
@@ -33,8 +34,8 @@ pub struct Clients {
 #[derive(Clone, Debug)]
 pub struct Environment {
     pub(crate) clients: Clients,
-    /// Identity of this process in the lease and in events.
-    pub(crate) identity: String,
+    /// Name of this process in the lease and in events, and its clock.
+    pub(crate) identity: Identity,
     pub(crate) calls: CallsOnTheWay,
 }
 
@@ -69,18 +70,19 @@ impl Clients {
 }
 
 impl Environment {
-    /// A process with this identity.
-    pub fn new(clients: Clients, identity: String) -> Self {
+    /// A process with this identity and clock.
+    pub fn new(clients: Clients, identity: Identity) -> Self {
         Self { clients, identity, calls: CallsOnTheWay::default() }
     }
 
-    /// This process: its identity is the host's name and a random number.
+    /// This process: its name is the host's name and a random number.
     pub(crate) async fn of_process(
         config: &Config,
         calls: CallsOnTheWay,
     ) -> Result<Self, ClientError> {
         let clients = Clients::connect(config).await?;
-        Ok(Self { clients, identity: lease::identity(), calls })
+        let identity = Identity { name: lease::unique_name(), clock: Clock::MACHINE };
+        Ok(Self { clients, identity, calls })
     }
 }
 

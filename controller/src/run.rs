@@ -10,6 +10,7 @@ use controller_core::job::SyncInput;
 use controller_core::state::ClusterState;
 use controller_core::workqueue::Key;
 use epilogue_runtime::admin::Admin;
+use epilogue_runtime::clock::Clock;
 use epilogue_runtime::health::Checks;
 use epilogue_runtime::process;
 use epilogue_runtime::signals::Signals;
@@ -58,6 +59,7 @@ struct Parts {
     /// `None` if all its rules are off.
     pod_gc: Option<Arc<podgc::Worker>>,
     traces: Arc<Traces>,
+    clock: Clock,
 }
 
 /// Runs the controller until SIGTERM or SIGINT.
@@ -133,7 +135,7 @@ async fn lead(
     let mut base = TaskGroup::new(token.child_token());
     let (traces, service) = (config.traces.as_ref(), "epilogue-controller");
     let tracer = Tracer::start(traces, service, &parts.registry, &mut base)?;
-    parts.traces = Arc::new(Traces::new(tracer));
+    parts.traces = Arc::new(Traces::new(tracer, parts.clock));
     let parts = &parts;
     serve(config, parts, &readiness, &mut base).await?;
     let election = match &config.lease {
@@ -179,6 +181,7 @@ async fn workers(
 ) -> anyhow::Result<()> {
     let Some(election) = election else {
         tokio::select! {
+            biased;
             () = token.cancelled() => return Ok(()),
             () = readiness.filled() => {}
         }
@@ -187,11 +190,12 @@ async fn workers(
     let Some(leadership) = election.lead(readiness, token).await? else { return Ok(()) };
     let working = token.child_token();
     let result = tokio::select! {
-        result = parts.work(config, working.clone()) => result,
+        biased;
         loss = leadership.lost() => {
             working.cancel();
             Err(anyhow::Error::new(loss).context("no longer leading"))
         }
+        result = parts.work(config, working.clone()) => result,
     };
     if let Err(error) = &result {
         // A call that did not complete may still reach the server.
@@ -222,20 +226,24 @@ impl Parts {
         }
         let state = ClusterState::new(config.batching, settings.cloned());
         let backlog = clients.backlog.clone();
-        let dispatch = Dispatch::new(state, jobs, orphans, gc_queues, backlog, metrics.clone());
+        let clock = identity.clock;
+        let dispatch =
+            Dispatch::new(state, (jobs, orphans, gc_queues), backlog, metrics.clone(), clock);
         let dispatch = Arc::new(dispatch);
         let pod_gc = pod_gc(environment, &dispatch, &registry)?;
         let events = clients.events.clone();
+        let executor = Executor::counted(clients.jobs.clone(), clock, calls.clone());
         registry.register(Box::new(QueueCollector::new(queues)?))?;
         Ok(Self {
             pod_gc,
             dispatch,
-            executor: Arc::new(Executor::counted(clients.jobs.clone(), calls.clone())),
+            executor: Arc::new(executor),
             recorder: Recorder::new(events, identity.clone(), metrics.clone()),
             client: clients.jobs.clone(),
             registry,
             metrics,
             traces: Arc::default(),
+            clock,
         })
     }
 
@@ -273,6 +281,7 @@ impl Parts {
             metrics: self.metrics.clone(),
             settings: config.settings.clone(),
             check: config.check_plans.then_some(check_plan),
+            clock: self.clock,
         });
         let cleaner = Arc::new(Cleaner {
             dispatch: Arc::clone(&self.dispatch),
@@ -306,11 +315,13 @@ fn pod_gc(
     if dispatch.gc.is_none() {
         return Ok(None);
     }
+    let clock = environment.identity.clock;
     Ok(Some(Arc::new(podgc::Worker {
         dispatch: Arc::clone(dispatch),
-        executor: Executor::new(environment.clients.pod_gc.clone()),
+        executor: Executor::new(environment.clients.pod_gc.clone(), clock),
+        clock,
         metrics: podgc::Metrics::new(registry)?,
-        instance: environment.identity.clone(),
+        instance: environment.identity.name.clone(),
     })))
 }
 

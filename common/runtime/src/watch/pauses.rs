@@ -29,6 +29,7 @@ impl Pauses {
             }
         };
         tokio::select! {
+            biased;
             () = tokio::time::sleep(pause) => return,
             () = hurried => {}
         }
