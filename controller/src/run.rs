@@ -21,6 +21,7 @@ use kube::Client;
 use parking_lot::Mutex;
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::args::Config;
 use crate::dispatch::Dispatch;
@@ -103,10 +104,11 @@ pub async fn work(
     );
     let recording = CancellationToken::new();
     let recorder = Arc::clone(&parts.recorder);
-    let events = tokio::spawn({
+    // A run that is dropped leaves nothing behind.
+    let events = AbortOnDropHandle::new(tokio::spawn({
         let recording = recording.clone();
         async move { recorder.run(recording).await }
-    });
+    }));
     let result = lead(&config, parts, environment, token).await;
     // The events of the last syncs are written before the process ends.
     recording.cancel();
