@@ -10,6 +10,7 @@ mod plots;
 mod wire;
 mod world;
 
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use epilogue_runtime::telemetry::{self, LogFormat};
@@ -36,17 +37,25 @@ fn show_log() {
     }
 }
 
+/// The seeds that `EPILOGUE_WORLD_SEED` asks for: one, such as `17`, or several, such as `1-500`.
+fn asked_seeds() -> Option<RangeInclusive<u64>> {
+    let text = std::env::var("EPILOGUE_WORLD_SEED").ok()?;
+    let (first, last) = text.split_once('-').unwrap_or((&text, &text));
+    let number = |text: &str| text.parse().expect("EPILOGUE_WORLD_SEED: expected 17 or 1-500");
+    Some(number(first)..=number(last))
+}
+
 /// Runs the seeds, and returns what they drew and did.
 fn run_all(what: &str, options: Options) -> Vec<Report> {
     show_log();
-    let asked = std::env::var("EPILOGUE_WORLD_SEED").ok();
-    let seeds = match asked.and_then(|text| text.parse::<u64>().ok()) {
-        Some(seed) => seed..=seed,
-        None => 1..=SEEDS,
-    };
+    let seeds = asked_seeds().unwrap_or(1..=SEEDS);
     let (begun, mut reports, mut failures) = (Instant::now(), Vec::new(), Vec::new());
     for seed in seeds {
         let report = run(seed, options);
+        if let Ok(text) = std::env::var("EPILOGUE_WORLD_CALLS") {
+            let calls = lines(&report.log).into_iter().filter(|line| line.contains(&text));
+            calls.for_each(|line| println!("{line}"));
+        }
         if !report.violations.is_empty() {
             let some: Vec<&String> = report.violations.iter().take(10).collect();
             failures.push(format!("seed {seed} ({what}): {some:#?}"));
@@ -111,6 +120,14 @@ fn pods_of_a_lost_node_are_failed_by_proof_and_replaced() {
     assert!(failed >= MET_MIN || reports.len() == 1, "too few: {failed}");
 }
 
+#[test]
+fn pods_of_a_lost_node_amid_faults_count_once() {
+    run_all(
+        "lost node, faults",
+        Options { faults: true, standby: true, loses_node: true, ..Options::default() },
+    );
+}
+
 /// How often one controller wrote between two writes of the other that are less than 15 s apart.
 fn overlaps(log: &[Access]) -> usize {
     let writes = |it: &&Access| {
@@ -132,9 +149,10 @@ fn overlaps(log: &[Access]) -> usize {
 
 #[test]
 fn a_seed_replays_exactly() {
-    for options in
-        [Options::default(), Options { faults: true, standby: true, ..Options::default() }]
-    {
+    for options in [
+        Options::default(),
+        Options { faults: true, standby: true, loses_node: true, ..Options::default() },
+    ] {
         let (first, again) = (run(1, options), run(1, options));
         let (first, again) = (lines(&first.log), lines(&again.log));
         let same = first.iter().zip(&again).take_while(|(a, b)| a == b).count();

@@ -44,6 +44,9 @@ struct PodSeen {
     disrupted: bool,
     /// The controller has asked for its deletion.
     unwanted: bool,
+    /// It was active when its Job had more active pods than it asks for. Its controller may remove
+    /// the finalizer of one of these to delete it, and crash before the deletion.
+    may_be_excess: bool,
     /// It was terminal when it was still tracked.
     must_count: bool,
 }
@@ -189,6 +192,7 @@ impl Ledger {
                 .any(|it| it["type"] == "DisruptionTarget" && it["status"] == "True"),
             unwanted: before.unwanted || is_ours && access.verb == Verb::Delete,
             must_count: before.must_count,
+            may_be_excess: before.may_be_excess,
         };
         let at = access.at;
         let is_new = access.verb == Verb::Create;
@@ -214,14 +218,20 @@ impl Ledger {
     }
 
     fn check_active(&mut self, owner: &str, at: Timestamp) {
-        let Some(job) = self.jobs.get(owner).filter(|_| self.is_bounded) else { return };
-        let is_active = |pod: &&PodSeen| {
+        let Some(job) = self.jobs.get(owner) else { return };
+        let is_active = |pod: &&mut PodSeen| {
             pod.job == owner && !pod.deleting && !matches!(&*pod.phase, "Succeeded" | "Failed")
         };
-        let active = self.pods.values().filter(is_active).count();
-        if active > job.parallelism {
-            let (name, max) = (&job.name, job.parallelism);
-            let text = format!("{at} {name} has {active} active pods, more than {max}");
+        let active: Vec<_> = self.pods.values_mut().filter(is_active).collect();
+        let (name, count, max) = (&job.name, active.len(), job.parallelism);
+        if count <= max {
+            return;
+        }
+        for pod in active {
+            pod.may_be_excess = true;
+        }
+        if self.is_bounded {
+            let text = format!("{at} {name} has {count} active pods, more than {max}");
             self.violations.push(text);
         }
     }
@@ -240,17 +250,24 @@ impl Ledger {
         for (uid, at) in std::mem::take(&mut self.released) {
             let pod = &self.pods[&uid];
             // A pod in excess goes without being counted.
-            if !pod.unwanted {
+            if !pod.is_excess() {
                 let (name, phase) = (&pod.name, &pod.phase);
                 let text = format!("{at} {name}, {phase}, loses its finalizer uncounted");
                 self.violations.push(text);
             }
         }
         for (uid, pod) in &self.pods {
-            if pod.must_count && !pod.unwanted && !self.is_counted(uid, pod) {
+            if pod.must_count && !pod.is_excess() && !self.is_counted(uid, pod) {
                 self.violations.push(format!("{} is {} and never counted", pod.name, pod.phase));
             }
         }
+    }
+}
+
+impl PodSeen {
+    /// Whether it may go without being counted.
+    fn is_excess(&self) -> bool {
+        self.unwanted || self.may_be_excess
     }
 }
 
