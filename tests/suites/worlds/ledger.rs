@@ -45,7 +45,8 @@ struct PodSeen {
     /// The controller has asked for its deletion.
     unwanted: bool,
     /// It was active when its Job had more active pods than it asks for. Its controller may remove
-    /// the finalizer of one of these to delete it, and crash before the deletion.
+    /// the finalizer of one of these to delete it, and crash before the deletion. Or it was created
+    /// after the end of its Job, by a controller that did not know.
     may_be_excess: bool,
     /// It was terminal when it was still tracked.
     must_count: bool,
@@ -180,9 +181,12 @@ impl Ledger {
         let index = metadata["annotations"][INDEX].as_str();
         let finalizers = metadata["finalizers"].as_array().into_iter().flatten();
         let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+        let is_new = access.verb == Verb::Create;
+        let job = owner.into_iter().next().unwrap_or_default();
+        let has_ended = self.jobs.get(&job).is_some_and(|job| job.has_ended);
         let mut pod = PodSeen {
             name: text(&metadata["name"]),
-            job: owner.into_iter().next().unwrap_or_default(),
+            job,
             index: index.and_then(|index| index.parse().ok()),
             phase: text(&object["status"]["phase"]),
             deleting: metadata.get("deletionTimestamp").is_some(),
@@ -192,10 +196,9 @@ impl Ledger {
                 .any(|it| it["type"] == "DisruptionTarget" && it["status"] == "True"),
             unwanted: before.unwanted || is_ours && access.verb == Verb::Delete,
             must_count: before.must_count,
-            may_be_excess: before.may_be_excess,
+            may_be_excess: before.may_be_excess || is_new && has_ended,
         };
         let at = access.at;
-        let is_new = access.verb == Verb::Create;
         if is_new && is_ours && !pod.tracked {
             self.violations.push(format!("{at} {} is created without its finalizer", pod.name));
         }
