@@ -26,7 +26,7 @@ const SYNCS_MAX: usize = 1000;
 /// Runs batch/v1 Jobs whose `spec.managedBy` is epilogue.dev/job-controller.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "epilogue-controller", version, about)]
-pub(crate) struct Args {
+pub struct Args {
     /// Kubeconfig file. Without it: the pod's service account, or the file that kubectl uses.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -99,10 +99,10 @@ pub(crate) struct Args {
     kube_api_burst: u32,
     /// Log format: json, or text for people.
     #[arg(long, value_name = "FORMAT", default_value = "json")]
-    pub(crate) log_format: LogFormat,
+    log_format: LogFormat,
     /// Log filter: a level, or target=level, separated by commas.
     #[arg(long, value_name = "FILTER", default_value = "info")]
-    pub(crate) log_level: LogFilter,
+    log_level: LogFilter,
     /// Address of a collector that takes traces by OTLP over HTTP, such as http://127.0.0.1:4318;
     /// empty for none. Needs a build with the feature traces.
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
@@ -121,7 +121,7 @@ pub(crate) struct Args {
 
 /// The configuration that the arguments give.
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
+pub struct Config {
     pub(crate) client: ClientOptions,
     pub(crate) namespace: Option<String>,
     pub(crate) settings: Settings,
@@ -136,8 +136,18 @@ pub(crate) struct Config {
 }
 
 impl Args {
+    /// The format of log lines.
+    pub fn log_format(&self) -> LogFormat {
+        self.log_format
+    }
+
+    /// Which log lines are written.
+    pub fn log_level(&self) -> &LogFilter {
+        &self.log_level
+    }
+
     /// Returns the configuration, or why the arguments are invalid.
-    pub(crate) fn config(self) -> Result<Config, ArgsError> {
+    pub fn config(self) -> Result<Config, ArgsError> {
         self.check_backoffs()?;
         self.check_limits()?;
         let bucket = self.bucket()?;

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 /// Why the arguments are invalid.
 #[derive(Debug, Error)]
-pub(crate) enum ArgsError {
+pub enum ArgsError {
     /// A base is above its maximum.
     #[error(
         "--{base_flag} {base} is longer than --{max_flag} {max}; lower the first or raise the \

@@ -8,9 +8,9 @@ use controller_core::orphans::Orphans;
 use controller_core::podgc::{NamespaceView, NodeView};
 use controller_core::state::{ClusterState, Entry, Event, Now, Reaction, Snapshot};
 use controller_core::view::{Job, JobKey, Pod, Uid, WirePod};
+use epilogue_runtime::clock::Clock;
 use epilogue_runtime::rate_limit::Backlog;
 use epilogue_runtime::watch::{Relist, WatchEvent};
-use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::metrics::Metrics;
@@ -25,6 +25,7 @@ pub(crate) struct Dispatch {
     pub(crate) orphans: Arc<Queue<Orphans>>,
     /// The queues of pod GC; `None` if all its rules are off.
     pub(crate) gc: Option<GcQueues>,
+    clock: Clock,
     /// Calls that wait for `--kube-api-qps`.
     backlog: Backlog,
     metrics: Metrics,
@@ -36,14 +37,13 @@ impl Dispatch {
     /// Creates a dispatcher for these queues.
     pub(crate) fn new(
         state: ClusterState,
-        jobs: Arc<Queue<JobKey>>,
-        orphans: Arc<Queue<Orphans>>,
-        gc: Option<GcQueues>,
+        (jobs, orphans, gc): (Arc<Queue<JobKey>>, Arc<Queue<Orphans>>, Option<GcQueues>),
         backlog: Backlog,
         metrics: Metrics,
+        clock: Clock,
     ) -> Self {
         let (state, relists) = (Mutex::new(state), Mutex::default());
-        Self { state, jobs, orphans, gc, backlog, metrics, relists }
+        Self { state, jobs, orphans, gc, clock, backlog, metrics, relists }
     }
 
     /// A watch begins, which lists again on request.
@@ -116,7 +116,7 @@ impl Dispatch {
 
     /// Updates the memory of a Job.
     pub(crate) fn remember(&self, job: &Job, change: MemoryUpdate) {
-        self.state.lock().remember(job, change, Timestamp::now());
+        self.state.lock().remember(job, change, self.clock.now());
     }
 
     /// Syncs a Job again once the watches show what was written.
@@ -175,13 +175,13 @@ impl Dispatch {
         let metrics = Metrics::new(&Registry::new()).expect("must register");
         let queues = gc.is_some().then(|| GcQueues::new(|_| (histogram(), histogram())));
         let (state, backlog) = (ClusterState::new(Batching::default(), gc), Backlog::default());
-        Self::new(state, jobs, orphans, queues, backlog, metrics)
+        Self::new(state, (jobs, orphans, queues), backlog, metrics, Clock::MACHINE)
     }
 
     fn now(&self) -> Now {
         let (elapsed, has_backlog) = (self.jobs.now(), self.jobs.has_ready());
         let is_limited = self.backlog.has_waiting();
-        Now { time: Timestamp::now(), elapsed, has_backlog, is_limited }
+        Now { time: self.clock.now(), elapsed, has_backlog, is_limited }
     }
 
     /// Puts entries into their queues.

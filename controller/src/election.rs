@@ -3,13 +3,12 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use epilogue_runtime::client;
-use epilogue_runtime::lease::{self, Leadership, LeaseError, LeaseOptions};
+use epilogue_runtime::lease::{self, Identity, Leadership, LeaseError, LeaseOptions};
 use kube::Client;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::Config;
+use crate::environment::Environment;
 use crate::readiness::Readiness;
 
 /// How long the lease is held without work, while the first lists are on their way. Another replica
@@ -20,7 +19,7 @@ const LISTS_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Election<'a> {
     client: Client,
     options: &'a LeaseOptions,
-    identity: String,
+    identity: Identity,
     early: Option<Early>,
 }
 
@@ -34,15 +33,12 @@ impl<'a> Election<'a> {
     /// Takes the lease if it is free. Call it before the watches start, so that no second list is
     /// needed.
     pub(crate) async fn begin(
-        config: &Config,
+        environment: Environment,
         options: &'a LeaseOptions,
-        identity: String,
         readiness: &Readiness,
     ) -> anyhow::Result<Self> {
-        // The lease has its own client, so that the rate limit of Jobs cannot delay a renewal.
-        let mut unlimited = config.client.clone();
-        unlimited.rate_limit.bucket = None;
-        let client = client::connect(&unlimited).await?;
+        let Environment { clients, identity, .. } = environment;
+        let client = clients.lease;
         let leadership = lease::try_acquire(client.clone(), options, identity.clone()).await?;
         let early =
             leadership.map(|leadership| Early { leadership, listed: Box::pin(readiness.refill()) });
@@ -61,6 +57,7 @@ impl<'a> Election<'a> {
             return Ok(Some(leadership));
         }
         tokio::select! {
+            biased;
             () = token.cancelled() => return Ok(None),
             () = readiness.filled() => {}
         }
@@ -71,6 +68,7 @@ impl<'a> Election<'a> {
         };
         let begun = Instant::now();
         tokio::select! {
+            biased;
             () = token.cancelled() => {}
             loss = leadership.lost() => {
                 return Err(anyhow::Error::new(loss).context("no longer leading"));
@@ -88,12 +86,13 @@ impl Early {
     /// Waits for the lists. `None` if the lease is no longer ours.
     async fn wait(self, token: &CancellationToken) -> Option<Leadership> {
         tokio::select! {
+            biased;
+            () = token.cancelled() => {}
+            _ = self.leadership.lost() => return None,
             () = self.listed => {
                 tracing::info!("caches are filled");
                 return Some(self.leadership);
             }
-            () = token.cancelled() => {}
-            _ = self.leadership.lost() => return None,
             () = tokio::time::sleep(LISTS_MAX) => {
                 let waited_s = LISTS_MAX.as_secs();
                 tracing::warn!(waited_s, "the lists are late; the lease is free for others");

@@ -10,6 +10,8 @@ use controller_core::view::Job;
 use epilogue_common::names::EVENT_SOURCE;
 use epilogue_common::outcome::Outcome;
 use epilogue_runtime::api_error::classify;
+use epilogue_runtime::clock::Clock;
+use epilogue_runtime::lease::Identity;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
@@ -30,15 +32,15 @@ pub(crate) struct Recorder {
     series: Mutex<EventSeries>,
     recorded: Notify,
     client: Client,
-    instance: String,
+    identity: Identity,
     metrics: Metrics,
 }
 
 impl Recorder {
-    /// Creates a recorder; `instance` is the identity of this process.
-    pub(crate) fn new(client: Client, instance: String, metrics: Metrics) -> Arc<Self> {
+    /// Creates a recorder of this process.
+    pub(crate) fn new(client: Client, identity: Identity, metrics: Metrics) -> Arc<Self> {
         let series = Mutex::new(EventSeries::default());
-        Arc::new(Self { series, recorded: Notify::new(), client, instance, metrics })
+        Arc::new(Self { series, recorded: Notify::new(), client, identity, metrics })
     }
 
     /// Queues an event of a Job. Never waits.
@@ -50,7 +52,7 @@ impl Recorder {
     pub(crate) fn record_of(&self, job: Regarding, event: EventDraft) {
         let mut series = self.series.lock();
         let dropped = series.dropped();
-        series.record(job, event, Timestamp::now());
+        series.record(job, event, self.identity.clock.now());
         self.metrics.events_dropped.inc_by(series.dropped() - dropped);
         drop(series);
         self.recorded.notify_one();
@@ -59,6 +61,7 @@ impl Recorder {
     /// Writes events until `token` is cancelled, then flushes the rest for at most 3 s.
     pub(crate) async fn run(&self, token: CancellationToken) {
         tokio::select! {
+            biased;
             () = token.cancelled() => {}
             () = self.write_for_ever() => {}
         }
@@ -73,21 +76,22 @@ impl Recorder {
             self.write_due().await;
             let due = self.series.lock().next_due();
             tokio::select! {
+                biased;
                 () = self.recorded.notified() => {}
-                () = sleep_until(due) => {}
+                () = sleep_until(due, self.identity.clock) => {}
             }
         }
     }
 
     async fn write_due(&self) {
         loop {
-            let next = self.series.lock().next(Timestamp::now());
+            let next = self.series.lock().next(self.identity.clock.now());
             let Some(write) = next else { return };
             let outcome = self.write(&write).await;
             let mut series = self.series.lock();
             if let Err(failure) = outcome {
                 tracing::debug!(event = write.name, %failure, "event not written");
-                if series.failed(&write, failure.kind, Timestamp::now()) {
+                if series.failed(&write, failure.kind, self.identity.clock.now()) {
                     self.metrics.events_dropped.inc();
                 }
             } else {
@@ -135,7 +139,7 @@ impl Recorder {
             message: Some(write.event.message.clone()),
             source: Some(EventSource { component: Some(EVENT_SOURCE.to_owned()), host: None }),
             reporting_component: Some(EVENT_SOURCE.to_owned()),
-            reporting_instance: Some(self.instance.clone()),
+            reporting_instance: Some(self.identity.name.clone()),
             action: None,
             count: Some(i32::try_from(write.count).unwrap_or(i32::MAX)),
             first_timestamp: Some(Time(write.first)),
@@ -154,10 +158,10 @@ fn type_of(severity: Severity) -> &'static str {
     }
 }
 
-async fn sleep_until(due: Option<Timestamp>) {
+async fn sleep_until(due: Option<Timestamp>, clock: Clock) {
     match due {
         Some(due) => {
-            let wait = due.duration_since(Timestamp::now());
+            let wait = due.duration_since(clock.now());
             tokio::time::sleep(Duration::try_from(wait).unwrap_or_default()).await;
         }
         None => std::future::pending().await,

@@ -13,11 +13,11 @@ use controller_core::view::{Job, JobKey, Pod, Reply, Version, WireJob};
 use epilogue_common::names::media_type::JSON;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::api_error::classify;
+use epilogue_runtime::clock::Clock;
 use epilogue_runtime::reply;
 use epilogue_runtime::watch::Read;
 use futures::{StreamExt as _, stream};
 use http::{Method, Request, header};
-use jiff::Timestamp;
 use kube::Client;
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -50,19 +50,20 @@ const NOTHING: Read<()> = Read { json: |_| Ok(()), protobuf: Some(|_| Ok(())) };
 /// Carries out the controller's writes.
 pub(crate) struct Executor {
     client: Client,
+    clock: Clock,
     calls: Semaphore,
     on_the_way: CallsOnTheWay,
 }
 
 impl Executor {
     /// Creates an executor on this client.
-    pub(crate) fn new(client: Client) -> Self {
-        Self::counted(client, CallsOnTheWay::default())
+    pub(crate) fn new(client: Client, clock: Clock) -> Self {
+        Self::counted(client, clock, CallsOnTheWay::default())
     }
 
     /// Creates an executor on this client, whose calls are counted.
-    pub(crate) fn counted(client: Client, on_the_way: CallsOnTheWay) -> Self {
-        Self { client, calls: Semaphore::new(CALLS_MAX), on_the_way }
+    pub(crate) fn counted(client: Client, clock: Clock, on_the_way: CallsOnTheWay) -> Self {
+        Self { client, clock, calls: Semaphore::new(CALLS_MAX), on_the_way }
     }
 
     /// How many calls one sync of a Job makes at once. A call builds its body when it starts:
@@ -191,7 +192,7 @@ impl Executor {
 
     async fn fail_pending(&self, pod: &Pod) -> Outcome<WrittenPod> {
         let path = format!("{}/status", pod_path(&pod.namespace, &pod.name));
-        self.patch_at(&path, &fail_pending_patch(pod, Timestamp::now())).await
+        self.patch_at(&path, &fail_pending_patch(pod, self.clock.now())).await
     }
 
     async fn write_status(&self, key: &JobKey, body: Body) -> Outcome<Arc<Job>> {

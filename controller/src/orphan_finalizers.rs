@@ -101,6 +101,7 @@ mod tests {
     use super::*;
     use controller_core::orphans::FormerJob;
     use controller_core::view::WireJob;
+    use epilogue_runtime::clock::Clock;
     use epilogue_runtime::watch::WatchEvent;
     use http::{Method, Request, Response};
     use kube::Client;
@@ -133,9 +134,10 @@ mod tests {
         dispatch.pod(WatchEvent::ListBegins);
         dispatch.pod(WatchEvent::Shown(serde_json::from_value(pod).expect("must be a pod")));
         dispatch.pod(WatchEvent::ListEnds("1".to_owned()));
+        let client = Client::new(service, "default");
         let cleaner = Cleaner {
             dispatch: Arc::new(dispatch),
-            executor: Arc::new(Executor::new(Client::new(service, "default"))),
+            executor: Arc::new(Executor::new(client, Clock::MACHINE)),
             manage_all_jobs: false,
         };
         (cleaner, calls)

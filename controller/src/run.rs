@@ -10,22 +10,23 @@ use controller_core::job::SyncInput;
 use controller_core::state::ClusterState;
 use controller_core::workqueue::Key;
 use epilogue_runtime::admin::Admin;
+use epilogue_runtime::clock::Clock;
 use epilogue_runtime::health::Checks;
-use epilogue_runtime::lease;
-use epilogue_runtime::rate_limit::Backlog;
+use epilogue_runtime::process;
 use epilogue_runtime::signals::Signals;
 use epilogue_runtime::tasks::TaskGroup;
 use epilogue_runtime::traces::Tracer;
 use epilogue_runtime::watch::{Signs, Watches};
-use epilogue_runtime::{client, process};
 use kube::Client;
 use parking_lot::Mutex;
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::args::Config;
 use crate::dispatch::Dispatch;
 use crate::election::{Election, release};
+use crate::environment::Environment;
 use crate::events::Recorder;
 use crate::execute::Executor;
 use crate::informers::{self, HasSynced, Informers};
@@ -38,8 +39,6 @@ use crate::traces::Traces;
 use crate::wake_ups::{CallsOnTheWay, WakeUps};
 use crate::workqueue::{Process, Queue};
 
-/// The part of `--kube-api-qps` that events may take beyond it.
-const EVENTS_PART: f64 = 0.25;
 /// How long syncs in progress may take at the end.
 const END_MAX: Duration = Duration::from_secs(10);
 /// One worker in this many deletes finished pods; they are not urgent.
@@ -61,10 +60,11 @@ struct Parts {
     /// `None` if all its rules are off.
     pod_gc: Option<Arc<podgc::Worker>>,
     traces: Arc<Traces>,
+    clock: Clock,
 }
 
 /// Runs the controller until SIGTERM or SIGINT.
-pub(crate) fn run(config: Config) -> anyhow::Result<()> {
+pub fn run(config: Config) -> anyhow::Result<()> {
     let calls = CallsOnTheWay::default();
     let wake_ups = Mutex::new(WakeUps::new(Instant::now(), calls.clone()));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -80,19 +80,21 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     runtime.block_on(async {
         let signals = Signals::install()?;
         let token = CancellationToken::new();
-        Box::pin(signals.guard(&token, work(config, calls, token.clone()))).await
+        let program = async {
+            let environment = Environment::of_process(&config, calls).await?;
+            work(config, environment, token.clone()).await
+        };
+        Box::pin(signals.guard(&token, program)).await
     })
 }
 
-async fn work(
+/// Runs the controller until `token` is cancelled, the lease is lost, or a part fails.
+pub async fn work(
     config: Config,
-    calls: CallsOnTheWay,
+    environment: Environment,
     token: CancellationToken,
 ) -> anyhow::Result<()> {
-    let (client, backlog) = client::connect_limited(&config.client).await?;
-    let executor = Arc::new(Executor::counted(client.clone(), calls));
-    let identity = lease::identity();
-    let parts = Parts::new(&config, client, executor, backlog, &identity).await?;
+    let parts = Parts::new(&config, &environment)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         revision = REVISION,
@@ -102,11 +104,12 @@ async fn work(
     );
     let recording = CancellationToken::new();
     let recorder = Arc::clone(&parts.recorder);
-    let events = tokio::spawn({
+    // A run that is dropped leaves nothing behind.
+    let events = AbortOnDropHandle::new(tokio::spawn({
         let recording = recording.clone();
         async move { recorder.run(recording).await }
-    });
-    let result = lead(&config, parts, identity, token).await;
+    }));
+    let result = lead(&config, parts, environment, token).await;
     // The events of the last syncs are written before the process ends.
     recording.cancel();
     events.await.context("the recorder of events failed")?;
@@ -118,7 +121,7 @@ async fn work(
 async fn lead(
     config: &Config,
     mut parts: Parts,
-    identity: String,
+    environment: Environment,
     token: CancellationToken,
 ) -> anyhow::Result<()> {
     let watches = Watches::new(&parts.registry)?;
@@ -134,11 +137,11 @@ async fn lead(
     let mut base = TaskGroup::new(token.child_token());
     let (traces, service) = (config.traces.as_ref(), "epilogue-controller");
     let tracer = Tracer::start(traces, service, &parts.registry, &mut base)?;
-    parts.traces = Arc::new(Traces::new(tracer));
+    parts.traces = Arc::new(Traces::new(tracer, parts.clock));
     let parts = &parts;
     serve(config, parts, &readiness, &mut base).await?;
     let election = match &config.lease {
-        Some(options) => Some(Election::begin(config, options, identity, &readiness).await?),
+        Some(options) => Some(Election::begin(environment, options, &readiness).await?),
         None => None,
     };
     parts.watch(config, &readiness, &mut base);
@@ -180,6 +183,7 @@ async fn workers(
 ) -> anyhow::Result<()> {
     let Some(election) = election else {
         tokio::select! {
+            biased;
             () = token.cancelled() => return Ok(()),
             () = readiness.filled() => {}
         }
@@ -188,11 +192,12 @@ async fn workers(
     let Some(leadership) = election.lead(readiness, token).await? else { return Ok(()) };
     let working = token.child_token();
     let result = tokio::select! {
-        result = parts.work(config, working.clone()) => result,
+        biased;
         loss = leadership.lost() => {
             working.cancel();
             Err(anyhow::Error::new(loss).context("no longer leading"))
         }
+        result = parts.work(config, working.clone()) => result,
     };
     if let Err(error) = &result {
         // A call that did not complete may still reach the server.
@@ -204,13 +209,8 @@ async fn workers(
 }
 
 impl Parts {
-    async fn new(
-        config: &Config,
-        client: Client,
-        executor: Arc<Executor>,
-        backlog: Backlog,
-        identity: &str,
-    ) -> anyhow::Result<Self> {
+    fn new(config: &Config, environment: &Environment) -> anyhow::Result<Self> {
+        let Environment { clients, identity, calls } = environment;
         let registry = Registry::new();
         process::register(&registry, env!("CARGO_PKG_VERSION"), REVISION)?;
         let metrics = Metrics::new(&registry)?;
@@ -227,20 +227,25 @@ impl Parts {
             queues.push(("pod_gc_tidying", figures(&gc.tidying)));
         }
         let state = ClusterState::new(config.batching, settings.cloned());
-        let dispatch = Dispatch::new(state, jobs, orphans, gc_queues, backlog, metrics.clone());
+        let backlog = clients.backlog.clone();
+        let clock = identity.clock;
+        let dispatch =
+            Dispatch::new(state, (jobs, orphans, gc_queues), backlog, metrics.clone(), clock);
         let dispatch = Arc::new(dispatch);
-        let pod_gc = pod_gc(config, &dispatch, &registry, identity).await?;
-        let events = client_of_events(config, &client).await?;
+        let pod_gc = pod_gc(environment, &dispatch, &registry)?;
+        let events = clients.events.clone();
+        let executor = Executor::counted(clients.jobs.clone(), clock, calls.clone());
         registry.register(Box::new(QueueCollector::new(queues)?))?;
         Ok(Self {
             pod_gc,
             dispatch,
-            executor,
-            recorder: Recorder::new(events, identity.to_owned(), metrics.clone()),
-            client,
+            executor: Arc::new(executor),
+            recorder: Recorder::new(events, identity.clone(), metrics.clone()),
+            client: clients.jobs.clone(),
             registry,
             metrics,
             traces: Arc::default(),
+            clock,
         })
     }
 
@@ -278,6 +283,7 @@ impl Parts {
             metrics: self.metrics.clone(),
             settings: config.settings.clone(),
             check: config.check_plans.then_some(check_plan),
+            clock: self.clock,
         });
         let cleaner = Arc::new(Cleaner {
             dispatch: Arc::clone(&self.dispatch),
@@ -302,34 +308,22 @@ impl Parts {
     }
 }
 
-/// The client that writes events. Where requests are limited, it has a limit of its own, so that no
-/// pod and no status waits behind an event.
-async fn client_of_events(config: &Config, client: &Client) -> anyhow::Result<Client> {
-    let mut options = config.client.clone();
-    let Some((per_second, _)) = &mut options.rate_limit.bucket else { return Ok(client.clone()) };
-    *per_second *= EVENTS_PART;
-    Ok(client::connect(&options).await?)
-}
-
-/// The worker of pod GC, if it has any rule. It has its own rate-limited client, so that its bursts
-/// never delay Jobs.
-async fn pod_gc(
-    config: &Config,
+/// The worker of pod GC, if it has any rule.
+fn pod_gc(
+    environment: &Environment,
     dispatch: &Arc<Dispatch>,
     registry: &Registry,
-    identity: &str,
 ) -> anyhow::Result<Option<Arc<podgc::Worker>>> {
     if dispatch.gc.is_none() {
         return Ok(None);
     }
-    let mut options = config.client.clone();
-    options.rate_limit.bucket = Some(config.pod_gc.bucket);
-    let client = client::connect(&options).await?;
+    let clock = environment.identity.clock;
     Ok(Some(Arc::new(podgc::Worker {
         dispatch: Arc::clone(dispatch),
-        executor: Executor::new(client),
+        executor: Executor::new(environment.clients.pod_gc.clone(), clock),
+        clock,
         metrics: podgc::Metrics::new(registry)?,
-        instance: identity.to_owned(),
+        instance: environment.identity.name.clone(),
     })))
 }
 

@@ -10,8 +10,8 @@ use controller_core::job::{
 };
 use controller_core::state::Snapshot;
 use controller_core::view::{Job, JobKey};
+use epilogue_runtime::clock::Clock;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::dispatch::Dispatch;
@@ -33,6 +33,7 @@ pub(crate) struct Syncer {
     pub(crate) settings: Settings,
     /// Checks each plan before it is carried out (`--check-plans`).
     pub(crate) check: Option<Check>,
+    pub(crate) clock: Clock,
 }
 
 impl Process<JobKey> for Syncer {
@@ -67,7 +68,7 @@ impl Syncer {
             pods: &snapshot.pods,
             memory: &snapshot.memory,
             seen: snapshot.seen,
-            now: Timestamp::now(),
+            now: self.clock.now(),
             settings: &self.settings,
             counts_max: snapshot.counts_max,
         };

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use controller_core::replacements::{Replacement, Replacements, Step};
 use controller_core::view::WirePod;
+use epilogue_runtime::clock::Clock;
 use epilogue_runtime::traces::{ROOT, Span, Tracer, attribute};
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -21,6 +22,7 @@ const BY_AGENT: &str = "TerminationByKubelet";
 #[derive(Debug, Default)]
 pub(crate) struct Traces {
     tracer: Tracer,
+    clock: Clock,
     replacements: Mutex<Replacements>,
     /// Whether this replica works. A standby follows, so that it knows at takeover; it exports
     /// nothing, because the leader does.
@@ -29,8 +31,8 @@ pub(crate) struct Traces {
 
 impl Traces {
     /// Follows without exporting.
-    pub(crate) fn new(tracer: Tracer) -> Self {
-        Self { tracer, ..Self::default() }
+    pub(crate) fn new(tracer: Tracer, clock: Clock) -> Self {
+        Self { tracer, clock, ..Self::default() }
     }
 
     /// This replica works from now on.
@@ -48,14 +50,14 @@ impl Traces {
             WatchEvent::ListBegins => return replacements.list_begins(),
             WatchEvent::ListEnds(_) => return replacements.list_ends(),
             WatchEvent::Gone(pod) => return replacements.gone(pod),
-            WatchEvent::Shown(pod) => replacements.shown(pod, Timestamp::now()),
+            WatchEvent::Shown(pod) => replacements.shown(pod, self.clock.now()),
             WatchEvent::Unreadable(_) | WatchEvent::UpTo(_) | WatchEvent::Restored => return,
         };
         drop(replacements);
         if !self.is_working.load(Ordering::Relaxed) {
             return;
         }
-        for span in steps.iter().flat_map(|step| spans(step, Timestamp::now())) {
+        for span in steps.iter().flat_map(|step| spans(step, self.clock.now())) {
             self.tracer.send(span);
         }
     }

@@ -92,6 +92,7 @@ impl<K: Key> Queue<K> {
     /// Waits for the next key; `None` once `token` is cancelled. ([Q7])
     pub(crate) async fn take(&self, token: &CancellationToken) -> Option<K> {
         let turn = tokio::select! {
+            biased;
             () = token.cancelled() => None,
             turn = self.turn.lock() => Some(turn),
         };
@@ -109,6 +110,7 @@ impl<K: Key> Queue<K> {
                 core.next_due()
             };
             tokio::select! {
+                biased;
                 () = token.cancelled() => {}
                 () = self.changed.notified() => {}
                 () = sleep_until(due.and_then(|due| self.started.checked_add(due))) => {}

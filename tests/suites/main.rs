@@ -1,4 +1,4 @@
-//! The suites of the laboratory, one module each. All but the last eight run on a real Kubernetes
+//! The suites of the laboratory, one module each. All but the last nine run on a real Kubernetes
 //! API.
 
 mod agent;
@@ -26,3 +26,4 @@ mod platforms;
 mod release;
 mod simulation;
 mod small_scopes;
+mod worlds;

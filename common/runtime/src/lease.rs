@@ -12,7 +12,7 @@ use std::time::Duration;
 use epilogue_common::outcome::Failure;
 use thiserror::Error;
 
-pub use elect::{Leadership, acquire, try_acquire};
+pub use elect::{Identity, Leadership, acquire, try_acquire};
 
 /// Each candidate adds up to this factor of the retry period, so that candidates that start
 /// together try at different times.
@@ -111,8 +111,8 @@ pub enum Loss {
     Unattended,
 }
 
-/// A unique identity for this process: the host's name and a random number.
-pub fn identity() -> String {
+/// A unique name of this process: the host's name and a random number.
+pub fn unique_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "unknown" } else { host.trim() };
     format!("{host}_{:016x}", rand::random::<u64>())
@@ -148,8 +148,8 @@ mod tests {
     }
 
     #[test]
-    fn no_two_identities_are_alike() {
-        let (first, second) = (identity(), identity());
+    fn no_two_names_are_alike() {
+        let (first, second) = (unique_name(), unique_name());
         assert_ne!(first, second);
         assert!(!first.contains(char::is_whitespace), "{first}");
     }

@@ -5,6 +5,7 @@
 pub mod admin;
 pub mod api_error;
 pub mod client;
+pub mod clock;
 pub mod health;
 pub mod lease;
 #[cfg(target_os = "linux")]

@@ -4,7 +4,10 @@ use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use epilogue_runtime::lease::{Leadership, LeaseError, LeaseOptions, Loss, acquire, try_acquire};
+use epilogue_runtime::clock::Clock;
+use epilogue_runtime::lease::{
+    Identity, Leadership, LeaseError, LeaseOptions, Loss, acquire, try_acquire,
+};
 use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
@@ -12,6 +15,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, service_fn};
+
+fn identity(name: &str) -> Identity {
+    Identity { name: name.to_owned(), clock: Clock::MACHINE }
+}
 
 const NAME: &str = "epilogue-controller";
 const SECOND: Duration = Duration::from_secs(1);
@@ -150,7 +157,7 @@ fn options() -> LeaseOptions {
 
 async fn lead(client: Client, me: &str) -> Leadership {
     let token = CancellationToken::new();
-    acquire(client, &options(), me.to_owned(), &token).await.expect("must lead")
+    acquire(client, &options(), identity(me), &token).await.expect("must lead")
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,7 +189,7 @@ async fn the_first_leads_and_renews_and_the_second_waits_for_the_release() {
 async fn one_attempt_takes_only_a_lease_that_is_free_and_keeps_it() {
     let server = Server::default();
     let attempt = async |client: Client, me: &str| {
-        try_acquire(client, &options(), me.to_owned()).await.expect("must have good options")
+        try_acquire(client, &options(), identity(me)).await.expect("must have good options")
     };
     let first = attempt(server.client().0, "first").await.expect("must lead");
     assert!(attempt(server.client().0, "second").await.is_none());
@@ -304,7 +311,7 @@ async fn waiting_ends_when_asked_to_and_bad_options_are_refused() {
     let _leader = lead(server.client().0, "first").await;
     let token = CancellationToken::new();
     let options = options();
-    let waiting = acquire(server.client().0, &options, "second".to_owned(), &token);
+    let waiting = acquire(server.client().0, &options, identity("second"), &token);
     let cancel = async {
         tokio::time::sleep(5 * SECOND).await;
         token.cancel();
@@ -313,6 +320,6 @@ async fn waiting_ends_when_asked_to_and_bad_options_are_refused() {
     assert!(matches!(waited, Err(LeaseError::Cancelled)));
 
     let bad = LeaseOptions { retry_period: Duration::ZERO, ..options };
-    let refused = acquire(server.client().0, &bad, "third".to_owned(), &token).await;
+    let refused = acquire(server.client().0, &bad, identity("third"), &token).await;
     assert!(matches!(refused, Err(LeaseError::Options(_))));
 }

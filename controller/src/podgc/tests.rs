@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use controller_core::podgc::{Mode, Settings};
 use controller_core::view::WirePod;
+use epilogue_runtime::clock::Clock;
 use epilogue_runtime::watch::WatchEvent;
 use http::{Response, StatusCode};
 use jiff::SignedDuration;
@@ -91,7 +92,8 @@ fn worker_in(mode: Mode, server: &Server, registry: &Registry) -> Arc<Worker> {
     dispatch.pod(shown(5));
     Arc::new(Worker {
         dispatch: Arc::new(dispatch),
-        executor: Executor::new(server.client()),
+        executor: Executor::new(server.client(), Clock::MACHINE),
+        clock: Clock::MACHINE,
         metrics: Metrics::new(registry).expect("must register"),
         instance: "test".to_owned(),
     })

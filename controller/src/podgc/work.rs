@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use controller_core::podgc::{Answer, Call, Check, End, Item, Next, PodWrite};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
-use jiff::Timestamp;
+use epilogue_runtime::clock::Clock;
 use serde_json::Value;
 
 use super::Metrics;
@@ -21,6 +21,7 @@ pub(crate) struct Worker {
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) executor: Executor,
     pub(crate) metrics: Metrics,
+    pub(crate) clock: Clock,
     /// Identity of this process in events.
     pub(crate) instance: String,
 }
@@ -42,7 +43,7 @@ impl Worker {
     pub(super) async fn check(&self, queue: &Queue<Item>, item: &Item) -> Outcome<()> {
         let mut check = Check::new(item.clone());
         loop {
-            let next = check.next(&mut self.dispatch.state(), Timestamp::now());
+            let next = check.next(&mut self.dispatch.state(), self.clock.now());
             let call = match next {
                 Next::Call(call) => call,
                 Next::End(end) => return self.end(queue, item, end).await,
@@ -51,7 +52,7 @@ impl Worker {
             if let Call::FindNode(name) = &call {
                 log_answer(name, &outcome);
             }
-            let now = Timestamp::now();
+            let now = self.clock.now();
             let entries = check.done(&mut self.dispatch.state(), call, outcome, now);
             self.dispatch.enqueue(entries);
         }
@@ -61,7 +62,7 @@ impl Worker {
         match end {
             End::Nothing => {}
             End::CheckAgain(at) => {
-                let wait = Duration::try_from(at.duration_since(Timestamp::now()));
+                let wait = Duration::try_from(at.duration_since(self.clock.now()));
                 queue.add_after(item.clone(), wait.unwrap_or_default());
             }
             End::Enqueue(entries) => self.dispatch.enqueue(entries),
@@ -90,7 +91,7 @@ impl Worker {
             cause = %write.cause,
             "would be carried out, but --pod-gc=observe"
         );
-        let event = would_event(write, &self.instance, Timestamp::now());
+        let event = would_event(write, &self.instance, self.clock.now());
         self.send(write, &event).await;
     }
 
@@ -105,7 +106,7 @@ impl Worker {
             deleted = write.delete,
             "carried out"
         );
-        if let Some(event) = event(write, &self.instance, Timestamp::now()) {
+        if let Some(event) = event(write, &self.instance, self.clock.now()) {
             self.send(write, &event).await;
         }
     }

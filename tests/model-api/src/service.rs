@@ -17,7 +17,7 @@ use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::watch::Sender;
+use tokio::sync::Notify;
 use tower::{BoxError, Service, ServiceExt as _};
 
 use crate::access_log::Access;
@@ -37,7 +37,8 @@ pub type ReplyBody = UnsyncBoxBody<Bytes, BoxError>;
 #[derive(Clone)]
 pub struct ModelApi {
     state: Arc<Mutex<State>>,
-    stirred: Arc<Sender<()>>,
+    /// Wakes watches, in the order in which they wait.
+    stirred: Arc<Notify>,
 }
 
 /// A connection that broke.
@@ -48,7 +49,7 @@ impl ModelApi {
     /// that of tokio.
     pub fn new(start: Timestamp) -> Self {
         let state = Arc::new(Mutex::new(State::new(start)));
-        Self { state, stirred: Arc::new(Sender::new(())) }
+        Self { state, stirred: Arc::default() }
     }
 
     /// A client with this user agent.
@@ -125,7 +126,7 @@ impl ModelApi {
     /// Shows changes of a kind to its watches only after this time.
     pub fn set_watch_lag(&self, kind: Kind, lag: Duration) {
         self.state.lock().faults.lags.insert(kind, lag);
-        self.stirred.send_replace(());
+        self.stirred.notify_waiters();
     }
 
     /// Ends all open watches of a kind; or breaks their connections.
@@ -135,7 +136,7 @@ impl ModelApi {
         cut.count += 1;
         cut.breaks = breaks;
         drop(state);
-        self.stirred.send_replace(());
+        self.stirred.notify_waiters();
     }
 
     /// Forgets all changes up to now: older watches and pages get 410.
@@ -177,7 +178,7 @@ impl ModelApi {
             _ => None,
         };
         let done = self.work(&call, body, fate.refuse, stream.as_ref(), fate.lose_reply);
-        self.stirred.send_replace(());
+        self.stirred.notify_waiters();
         if !fate.delay_reply.is_zero() {
             tokio::time::sleep(fate.delay_reply).await;
         }
@@ -211,7 +212,7 @@ impl ModelApi {
     }
 
     fn watch(&self, call: &Call) -> Result<Stream, Refusal> {
-        Stream::open(&self.state, self.stirred.subscribe(), call)
+        Stream::open(&self.state, Arc::clone(&self.stirred), call)
     }
 }
 

@@ -1,12 +1,13 @@
 //! Streams changes: from a version or from the start, with bookmarks, until a time or a cut.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::watch::Receiver;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::call::Call;
@@ -27,7 +28,7 @@ const INITIAL_END: &str = "k8s.io/initial-events-end";
 /// An open watch.
 pub(crate) struct Stream {
     state: Arc<Mutex<State>>,
-    stirred: Receiver<()>,
+    stirred: Arc<Notify>,
     kind: Kind,
     prefix: String,
     selector: Selector,
@@ -54,7 +55,7 @@ impl Stream {
     /// Opens a watch.
     pub(crate) fn open(
         shared: &Arc<Mutex<State>>,
-        stirred: Receiver<()>,
+        stirred: Arc<Notify>,
         call: &Call,
     ) -> Result<Self, Refusal> {
         let selector = call.selector()?;
@@ -122,6 +123,7 @@ impl Stream {
 
     /// Waits for what comes next.
     pub(crate) async fn next(&mut self) -> Next {
+        let stirred = Arc::clone(&self.stirred);
         loop {
             if let Some(event) = self.pending.pop_front() {
                 return Next::Event(event);
@@ -129,7 +131,8 @@ impl Stream {
             if self.is_over {
                 return Next::End;
             }
-            self.stirred.mark_unchanged();
+            let mut stir = pin!(stirred.notified());
+            stir.as_mut().enable();
             let later = match self.take() {
                 Ok(later) => later,
                 Err(end) => return end,
@@ -139,11 +142,8 @@ impl Stream {
             }
             let wake = [Some(self.ends), self.bookmark, later].into_iter().flatten().min();
             tokio::select! {
-                changed = self.stirred.changed() => {
-                    if changed.is_err() {
-                        return Next::End;
-                    }
-                }
+                biased;
+                () = stir => {}
                 () = tokio::time::sleep_until(wake.unwrap_or(self.ends)) => self.ring(),
             }
         }

@@ -5,9 +5,11 @@ use std::collections::HashSet;
 use std::pin::pin;
 use std::time::Duration;
 
+use epilogue_runtime::clock::Clock;
 use futures::{Stream, StreamExt as _};
 use jiff::Timestamp;
 use kube::Client;
+use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as watch_pods};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -18,6 +20,10 @@ use super::pod::{PodObject, PodView};
 use super::script::Script;
 use super::world::{Stats, World, Write, WriteResult};
 use super::write;
+
+/// The first pause of the watch after a failure, and the longest.
+const PAUSE_FIRST: Duration = Duration::from_millis(800);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// A request of a test to the nodes. Each is answered when it is true in the API.
 #[derive(Debug)]
@@ -41,6 +47,7 @@ pub(super) struct Ends {
     pub(super) silent: watch::Sender<HashSet<usize>>,
     pub(super) stats: watch::Sender<Stats>,
     pub(super) stop: CancellationToken,
+    pub(super) clock: Clock,
 }
 
 #[derive(Debug)]
@@ -50,6 +57,7 @@ struct Driver {
     listing: Vec<PodView>,
     waiting: Vec<(usize, Until, oneshot::Sender<()>)>,
     silent: watch::Sender<HashSet<usize>>,
+    clock: Clock,
 }
 
 /// Runs the nodes until the stop signal; writes under way are finished.
@@ -60,17 +68,18 @@ pub(super) async fn run(
     writes_max: usize,
     mut ends: Ends,
 ) {
-    let mut driver =
-        Driver { world, listing: Vec::new(), waiting: Vec::new(), silent: ends.silent };
+    let (silent, clock) = (ends.silent, ends.clock);
+    let mut driver = Driver { world, listing: Vec::new(), waiting: Vec::new(), silent, clock };
     // Not every version streams lists; 1.33 does not.
     let config = watcher::Config::default();
-    let mut events = pin!(watch_pods(pods, config).default_backoff());
+    let backoff = Pauses { next: PAUSE_FIRST };
+    let mut events = pin!(watch_pods(pods, config).backoff(backoff));
     let mut writes: JoinSet<(Write, WriteResult)> = JoinSet::new();
     loop {
         while writes.len() < writes_max
-            && let Some(write) = driver.world.poll(Timestamp::now())
+            && let Some(write) = driver.world.poll(clock.now())
         {
-            writes.spawn(write::send(client.clone(), write));
+            writes.spawn(write::send(client.clone(), write, clock));
         }
         driver.answer();
         ends.stats.send_if_modified(|stats| {
@@ -82,14 +91,37 @@ pub(super) async fn run(
         });
         let deadline = if writes.len() < writes_max { driver.world.deadline() } else { None };
         tokio::select! {
+            biased;
             () = ends.stop.cancelled() => break,
             Some(event) = events.next() => driver.take_in_ready(event, &mut events),
             Some(sent) = writes.join_next() => driver.finished(sent),
             Some(command) = ends.commands.recv() => driver.obey(command),
-            () = sleep_until(deadline) => {}
+            () = sleep_until(deadline, clock) => {}
         }
     }
     while writes.join_next().await.is_some() {}
+}
+
+/// Pauses of the watch after failures: without jitter, so that a world in paused time replays.
+#[derive(Debug)]
+struct Pauses {
+    next: Duration,
+}
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let pause = self.next;
+        self.next = (2 * pause).min(PAUSE_MAX);
+        Some(pause)
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        self.next = PAUSE_FIRST;
+    }
 }
 
 type WatchItem = watcher::Result<Event<PodObject>>;
@@ -109,7 +141,7 @@ impl Driver {
     }
 
     fn take_in(&mut self, event: WatchItem) {
-        let now = Timestamp::now();
+        let now = self.clock.now();
         match event {
             Ok(Event::Init) => self.listing.clear(),
             Ok(Event::InitApply(pod)) => self.listing.extend(PodView::from_object(pod)),
@@ -134,13 +166,13 @@ impl Driver {
 
     fn finished(&mut self, sent: Result<(Write, WriteResult), tokio::task::JoinError>) {
         let (write, result) = sent.expect("a write must neither panic nor be aborted");
-        self.world.finished(&write, result, Timestamp::now());
+        self.world.finished(&write, result, self.clock.now());
     }
 
     fn obey(&mut self, command: Command) {
         match command {
             Command::ShutDown { node, done } => {
-                self.world.shut_down(node, Timestamp::now());
+                self.world.shut_down(node, self.clock.now());
                 self.waiting.push((node, Until::Drained, done));
             }
             Command::Vanish { node, done } => {
@@ -187,8 +219,8 @@ impl Driver {
     }
 }
 
-async fn sleep_until(deadline: Option<Timestamp>) {
+async fn sleep_until(deadline: Option<Timestamp>, clock: Clock) {
     let Some(at) = deadline else { return futures::future::pending().await };
-    let wait = Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default();
+    let wait = Duration::try_from(at.duration_since(clock.now())).unwrap_or_default();
     tokio::time::sleep(wait).await;
 }

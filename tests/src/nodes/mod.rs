@@ -17,6 +17,7 @@ mod write;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use epilogue_runtime::clock::Clock;
 use kube::{Api, Client};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -70,6 +71,8 @@ pub struct Options {
     pub heartbeat: Option<Duration>,
     /// Keep the Node objects at the end.
     pub keep_nodes: bool,
+    /// The time in what they write, and by which scripts run.
+    pub clock: Clock,
 }
 
 impl Default for Options {
@@ -86,6 +89,7 @@ impl Default for Options {
             writes_max: 64,
             heartbeat: Some(Duration::from_secs(10)),
             keep_nodes: false,
+            clock: Clock::MACHINE,
         }
     }
 }
@@ -108,6 +112,7 @@ pub struct SimulatedNodes {
     client: Client,
     names: Vec<String>,
     keep_nodes: bool,
+    clock: Clock,
     commands: mpsc::Sender<Command>,
     stats: watch::Receiver<Stats>,
     tasks: Vec<JoinHandle<()>>,
@@ -126,7 +131,7 @@ impl SimulatedNodes {
         let script = parse(&options.default_script)?;
         let names: Vec<String> =
             (0..options.nodes).map(|n| format!("{}-{n}", options.name_prefix)).collect();
-        objects::create(&client, &names).await.map_err(NodesError::Objects)?;
+        objects::create(&client, &names, options.clock).await.map_err(NodesError::Objects)?;
         let token = CancellationToken::new();
         let (silent, silent_seen) = watch::channel(HashSet::new());
         let (stats, stats_seen) = watch::channel(Stats::default());
@@ -134,8 +139,9 @@ impl SimulatedNodes {
         let mut tasks = Vec::new();
         if let Some(every) = options.heartbeat {
             objects::create_lease_namespace(&client).await.map_err(NodesError::Objects)?;
-            let (client, names) = (client.clone(), names.clone());
-            let leases = objects::keep_leases(client, names, every, silent_seen, token.clone());
+            let (client, names, clock) = (client.clone(), names.clone(), options.clock);
+            let leases =
+                objects::keep_leases(client, names, every, silent_seen, (token.clone(), clock));
             tasks.push(tokio::spawn(leases));
         }
         let world = World::new(Settings {
@@ -152,12 +158,13 @@ impl SimulatedNodes {
             Some(namespace) => Api::namespaced(client.clone(), namespace),
             None => Api::all(client.clone()),
         };
-        let ends = Ends { commands: orders, silent, stats, stop: token.clone() };
+        let clock = options.clock;
+        let ends = Ends { commands: orders, silent, stats, stop: token.clone(), clock };
         let writes_max = options.writes_max.max(1);
         tasks.push(tokio::spawn(drive::run(client.clone(), pods, world, writes_max, ends)));
         let keep_nodes = options.keep_nodes;
         let stop = token.drop_guard();
-        Ok(Self { client, names, keep_nodes, commands, stats: stats_seen, tasks, stop })
+        Ok(Self { client, names, keep_nodes, clock, commands, stats: stats_seen, tasks, stop })
     }
 
     /// The names of the nodes.
@@ -175,7 +182,7 @@ impl SimulatedNodes {
     pub async fn shutdown(&self, node: &str) -> Result<(), NodesError> {
         let ready = objects::Ready::ShuttingDown;
         let index = self.index(node)?;
-        objects::mark(&self.client, node, ready).await.map_err(NodesError::Objects)?;
+        objects::mark(&self.client, node, ready, self.clock).await.map_err(NodesError::Objects)?;
         self.order(|done| Command::ShutDown { node: index, done }).await
     }
 
@@ -190,7 +197,7 @@ impl SimulatedNodes {
     pub async fn revive(&self, node: &str) -> Result<(), NodesError> {
         let index = self.index(node)?;
         let ready = objects::Ready::Yes;
-        objects::mark(&self.client, node, ready).await.map_err(NodesError::Objects)?;
+        objects::mark(&self.client, node, ready, self.clock).await.map_err(NodesError::Objects)?;
         self.order(|done| Command::Revive { node: index, done }).await
     }
 
@@ -203,7 +210,7 @@ impl SimulatedNodes {
     /// Gives a node without heartbeat a lease whose last renewal is this old.
     pub async fn age_lease(&self, node: &str, age: Duration) -> Result<(), NodesError> {
         objects::create_lease_namespace(&self.client).await.map_err(NodesError::Objects)?;
-        objects::age_lease(&self.client, node, age).await.map_err(NodesError::Objects)
+        objects::age_lease(&self.client, node, age, self.clock).await.map_err(NodesError::Objects)
     }
 
     /// Stops the nodes: writes under way are finished, tasks joined, the Node objects removed.

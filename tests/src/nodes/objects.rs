@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use epilogue_runtime::clock::Clock;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -23,10 +24,14 @@ const LEASE_SECONDS: u32 = 40;
 const REQUESTS_MAX: usize = 16;
 
 /// Creates the nodes, or adopts existing ones.
-pub(super) async fn create(client: &Client, names: &[String]) -> Result<(), kube::Error> {
+pub(super) async fn create(
+    client: &Client,
+    names: &[String],
+    clock: Clock,
+) -> Result<(), kube::Error> {
     let nodes: Api<Node> = Api::all(client.clone());
     stream::iter(names.iter().enumerate())
-        .map(|(ordinal, name)| create_node(&nodes, ordinal, name))
+        .map(|(ordinal, name)| create_node(&nodes, (ordinal, name), clock))
         .buffer_unordered(REQUESTS_MAX)
         .try_collect()
         .await
@@ -48,9 +53,14 @@ pub(super) async fn remove(client: &Client, names: &[String]) -> Result<(), kube
 }
 
 /// Writes the node's Ready condition.
-pub(super) async fn mark(client: &Client, name: &str, ready: Ready) -> Result<(), kube::Error> {
+pub(super) async fn mark(
+    client: &Client,
+    name: &str,
+    ready: Ready,
+    clock: Clock,
+) -> Result<(), kube::Error> {
     let nodes: Api<Node> = Api::all(client.clone());
-    let patch = json!({"status": {"conditions": [ready_condition(ready)]}});
+    let patch = json!({"status": {"conditions": [ready_condition(ready, clock.now())]}});
     let params = PatchParams::default();
     missing_is_fine(nodes.patch_status(name, &params, &Patch::Strategic(patch)).await)
 }
@@ -68,7 +78,7 @@ pub(super) async fn keep_leases(
     names: Vec<String>,
     every: Duration,
     silent: watch::Receiver<HashSet<usize>>,
-    stop: CancellationToken,
+    (stop, clock): (CancellationToken, Clock),
 ) {
     let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
     let mut ticks = tokio::time::interval(every);
@@ -80,7 +90,7 @@ pub(super) async fn keep_leases(
         let quiet = silent.borrow().clone();
         let answering = names.iter().enumerate().filter(|(n, _)| !quiet.contains(n));
         let renewals = stream::iter(answering)
-            .for_each_concurrent(REQUESTS_MAX, async |(_, name)| renew(&leases, name).await);
+            .for_each_concurrent(REQUESTS_MAX, async |(_, name)| renew(&leases, name, clock).await);
         tokio::select! {
             () = stop.cancelled() => return,
             () = renewals => {}
@@ -100,9 +110,9 @@ pub(crate) async fn create_lease_namespace(client: &Client) -> Result<(), kube::
     }
 }
 
-async fn renew(leases: &Api<Lease>, name: &str) {
+async fn renew(leases: &Api<Lease>, name: &str, clock: Clock) {
     // The next renewal makes up for a lost one, as with a real kubelet.
-    drop(write_lease(leases, name, Timestamp::now()).await);
+    drop(write_lease(leases, name, clock.now()).await);
 }
 
 /// Writes a lease whose last renewal is this old.
@@ -110,9 +120,10 @@ pub(super) async fn age_lease(
     client: &Client,
     name: &str,
     age: Duration,
+    clock: Clock,
 ) -> Result<(), kube::Error> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
-    write_lease(&leases, name, Timestamp::now() - age).await
+    write_lease(&leases, name, clock.now() - age).await
 }
 
 async fn write_lease(leases: &Api<Lease>, name: &str, at: Timestamp) -> Result<(), kube::Error> {
@@ -130,9 +141,13 @@ async fn write_lease(leases: &Api<Lease>, name: &str, at: Timestamp) -> Result<(
     leases.patch(name, &params, &Patch::Apply(lease)).await.map(drop)
 }
 
-async fn create_node(nodes: &Api<Node>, ordinal: usize, name: &str) -> Result<(), kube::Error> {
-    let node: Node =
-        serde_json::from_value(node_object(ordinal, name)).map_err(kube::Error::SerdeError)?;
+async fn create_node(
+    nodes: &Api<Node>,
+    (ordinal, name): (usize, &str),
+    clock: Clock,
+) -> Result<(), kube::Error> {
+    let node: Node = serde_json::from_value(node_object(ordinal, name, clock.now()))
+        .map_err(kube::Error::SerdeError)?;
     let created = nodes.create(&PostParams::default(), &node).await;
     let params = PatchParams::default();
     match created {
@@ -148,12 +163,12 @@ async fn create_node(nodes: &Api<Node>, ordinal: usize, name: &str) -> Result<()
     nodes.patch(name, &params, &Patch::Merge(untaint)).await.map(drop)
 }
 
-fn node_object(ordinal: usize, name: &str) -> Value {
+fn node_object(ordinal: usize, name: &str, now: Timestamp) -> Value {
     let quantities = json!({
         "cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "10000",
     });
     let pressure = |kind: &str| {
-        condition(kind, "False", &format!("KubeletHasNo{kind}"), "simulated: there is none")
+        condition(kind, ("False", &format!("KubeletHasNo{kind}")), "simulated: there is none", now)
     };
     json!({
         "apiVersion": "v1",
@@ -175,7 +190,7 @@ fn node_object(ordinal: usize, name: &str) -> Value {
                 {"type": "Hostname", "address": name},
             ],
             "conditions": [
-                ready_condition(Ready::Yes),
+                ready_condition(Ready::Yes, now),
                 pressure("MemoryPressure"),
                 pressure("DiskPressure"),
                 pressure("PIDPressure"),
@@ -184,17 +199,20 @@ fn node_object(ordinal: usize, name: &str) -> Value {
     })
 }
 
-fn ready_condition(ready: Ready) -> Value {
+fn ready_condition(ready: Ready, now: Timestamp) -> Value {
     match ready {
-        Ready::Yes => condition("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+        Ready::Yes => {
+            let message = "kubelet is posting ready status";
+            condition("Ready", ("True", "KubeletReady"), message, now)
+        }
         Ready::ShuttingDown => {
-            condition("Ready", "False", "KubeletNotReady", "node is shutting down")
+            condition("Ready", ("False", "KubeletNotReady"), "node is shutting down", now)
         }
     }
 }
 
-fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
-    let now = seconds(Timestamp::now());
+fn condition(kind: &str, (status, reason): (&str, &str), message: &str, now: Timestamp) -> Value {
+    let now = seconds(now);
     json!({
         "type": kind,
         "status": status,

@@ -1,7 +1,7 @@
 //! All pods of the simulated nodes, without IO: which pod belongs to which node, its attempt, and
 //! which writes are due, now or later.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,7 +105,8 @@ pub(super) struct World {
     nodes: Vec<Node>,
     next_node: usize,
     ordinal: u32,
-    pods: HashMap<Uid, Tracked>,
+    /// In an order that does not vary, so that runs replay.
+    pods: BTreeMap<Uid, Tracked>,
     attempts: HashMap<(Arc<str>, Option<u32>), u32>,
     queue: VecDeque<Uid>,
     timers: BTreeSet<(Timestamp, Uid)>,
@@ -121,7 +122,7 @@ impl World {
             nodes,
             next_node: 0,
             ordinal: 0,
-            pods: HashMap::new(),
+            pods: BTreeMap::new(),
             attempts: HashMap::new(),
             queue: VecDeque::new(),
             timers: BTreeSet::new(),

@@ -1,6 +1,6 @@
 //! Sends one write of a simulated kubelet and classifies the answer. Decides nothing.
 
-use jiff::Timestamp;
+use epilogue_runtime::clock::Clock;
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -12,7 +12,7 @@ use super::pod::PodObject;
 use super::status::seconds;
 use super::world::{Write, WriteKind, WriteResult};
 
-pub(super) async fn send(client: Client, write: Write) -> (Write, WriteResult) {
+pub(super) async fn send(client: Client, write: Write, clock: Clock) -> (Write, WriteResult) {
     let pods: Api<PodObject> = Api::namespaced(client.clone(), &write.namespace);
     let sent = match &write.kind {
         WriteKind::Bind { node, unless_tainted: true } => match tainted(client, node).await {
@@ -28,7 +28,7 @@ pub(super) async fn send(client: Client, write: Write) -> (Write, WriteResult) {
         }
         WriteKind::Pod(Need::Delete) => delete(&pods, &write).await,
         WriteKind::Pod(Need::Event { reason, message }) => {
-            complain(client, &write, reason, message).await
+            complain(client, &write, (reason, message), clock).await
         }
     };
     let result = match sent {
@@ -69,10 +69,10 @@ async fn delete(pods: &Api<PodObject>, write: &Write) -> Result<(), kube::Error>
 async fn complain(
     client: Client,
     write: &Write,
-    reason: &str,
-    message: &str,
+    (reason, message): (&str, &str),
+    clock: Clock,
 ) -> Result<(), kube::Error> {
-    let now = seconds(Timestamp::now());
+    let now = seconds(clock.now());
     let event: Event = serde_json::from_value(json!({
         "metadata": {"generateName": format!("{}.", write.name), "namespace": write.namespace},
         "involvedObject": {

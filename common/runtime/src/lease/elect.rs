@@ -1,14 +1,16 @@
 //! Carries out the steps of the election: reads, waits, renews and releases. `decide.rs` decides.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
-use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -16,6 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::decide::{Now, Observed, Record, Step, decide, released};
 use super::{JITTER, LeaseError, LeaseOptions, Loss};
 use crate::api_error::classify;
+use crate::clock::Clock;
 
 /// The lease is ours until it is lost or released. Dropping this stops the renewals, and the lease
 /// expires.
@@ -27,11 +30,23 @@ pub struct Leadership {
     renewing: AbortOnDropHandle<Candidate>,
 }
 
+/// Who takes part in an election, and its clock.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The holder that the lease names. It differs from that of any other process.
+    pub name: String,
+    /// The clock of the times in the lease.
+    pub clock: Clock,
+}
+
 #[derive(Debug)]
 struct Candidate {
     api: Api<Lease>,
     options: LeaseOptions,
     me: String,
+    clock: Clock,
+    /// Seeded by the identity, so that candidates that start together try at different times.
+    jitter: StdRng,
     lease: Option<Lease>,
     observed: Option<Observed>,
     /// Whether `lease` is the reply to our last write, and need not be read again.
@@ -49,7 +64,7 @@ enum Attempt {
 pub async fn acquire(
     client: Client,
     options: &LeaseOptions,
-    me: String,
+    me: Identity,
     cancel: &CancellationToken,
 ) -> Result<Leadership, LeaseError> {
     let mut candidate = Candidate::new(client, options, me)?;
@@ -65,7 +80,7 @@ pub async fn acquire(
 pub async fn try_acquire(
     client: Client,
     options: &LeaseOptions,
-    me: String,
+    me: Identity,
 ) -> Result<Option<Leadership>, LeaseError> {
     let mut candidate = Candidate::new(client, options, me)?;
     let started = Instant::now();
@@ -144,11 +159,13 @@ async fn renew(
 }
 
 impl Candidate {
-    fn new(client: Client, options: &LeaseOptions, me: String) -> Result<Self, LeaseError> {
+    fn new(client: Client, options: &LeaseOptions, me: Identity) -> Result<Self, LeaseError> {
         options.validate()?;
         let api = Api::namespaced(client, &options.namespace);
         let options = options.clone();
-        Ok(Self { api, options, me, lease: None, observed: None, current: false })
+        let Identity { name: me, clock } = me;
+        let jitter = StdRng::seed_from_u64(seed(&me));
+        Ok(Self { api, options, me, clock, jitter, lease: None, observed: None, current: false })
     }
 
     /// Tries until the lease is ours; returns the moment from which it certainly is.
@@ -167,7 +184,8 @@ impl Candidate {
                 Err(failure) => self.warn(&failure),
             }
             let period = self.options.retry_period;
-            sleep_until(started + period + period.mul_f64(JITTER * rand::random::<f64>())).await;
+            let more = period.mul_f64(JITTER * self.jitter.random::<f64>());
+            sleep_until(started + period + more).await;
         }
     }
 
@@ -207,7 +225,7 @@ impl Candidate {
         if !holding {
             self.read().await?;
         }
-        let now = Now { instant: Instant::now().into_std(), wall: Timestamp::now() };
+        let now = Now { instant: Instant::now().into_std(), wall: self.clock.now() };
         let step = decide(&self.me, self.options.duration, self.observed.as_ref(), now);
         let record = match step {
             Step::Wait { holder, .. } => return Ok(Attempt::Refused { holder }),
@@ -269,7 +287,7 @@ impl Candidate {
             if record.holder != self.me {
                 return Ok(());
             }
-            let record = released(record, Timestamp::now());
+            let record = released(record, self.clock.now());
             match self.write(&record).await {
                 Err(failure) if failure.kind == FailureKind::Conflict && !last => {}
                 written => return written,
@@ -282,6 +300,12 @@ impl Candidate {
         let lease = &self.options.name;
         tracing::warn!(lease, error = %failure, "cannot take or renew the lease");
     }
+}
+
+fn seed(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn from_spec(spec: Option<&LeaseSpec>) -> Record {

@@ -79,6 +79,7 @@ impl Pauses {
             }
         };
         tokio::select! {
+            biased;
             () = tokio::time::sleep(pause) => return,
             () = hurried => {}
         }

@@ -25,6 +25,7 @@ mod work;
 mod world;
 
 pub(crate) use calls::described;
+pub use random::Random;
 use world::World;
 pub use world::{Ended, Stats};
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 /// A generator; its seed is all its state.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ 0x9E37_79B9_7F4A_7C15)
     }
 
@@ -20,37 +20,37 @@ impl Random {
     }
 
     /// A number below `bound`, which must not be zero.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
     /// A number from `low` up to and including `high`.
-    pub(crate) fn between(&mut self, low: i32, high: i32) -> i32 {
+    pub fn between(&mut self, low: i32, high: i32) -> i32 {
         low + self.below((high - low + 1) as usize) as i32
     }
 
     /// True in this many of a thousand cases.
-    pub(crate) fn per_mille(&mut self, chance: u32) -> bool {
+    pub fn per_mille(&mut self, chance: u32) -> bool {
         self.below(1000) < chance as usize
     }
 
     /// True in this many of a hundred cases.
-    pub(crate) fn percent(&mut self, chance: u32) -> bool {
+    pub fn percent(&mut self, chance: u32) -> bool {
         self.below(100) < chance as usize
     }
 
     /// One of these.
-    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }
 
     /// A time from `low` up to and including `high` milliseconds.
-    pub(crate) fn millis(&mut self, low: u32, high: u32) -> Duration {
+    pub fn millis(&mut self, low: u32, high: u32) -> Duration {
         Duration::from_millis(u64::from(low) + self.below((high - low + 1) as usize) as u64)
     }
 
     /// Puts these in any order.
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
         }

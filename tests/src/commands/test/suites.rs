@@ -56,6 +56,7 @@ impl Suite {
             "release",
             "simulation",
             "small_scopes",
+            "worlds",
             NODE,
         ];
         self.package == LAB && self.name.as_deref().is_some_and(|name| !offline.contains(&name))
@@ -132,6 +133,7 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     (LAB, "agent_simulation", "", CORE, Duration::from_mins(10)),
     (LAB, "simulation", "", CORE, Duration::from_mins(10)),
     (LAB, "small_scopes", "", CORE, Duration::from_mins(10)),
+    (LAB, "worlds", "", CORE, Duration::from_mins(5)),
     (LAB, "house_rules", "", CORE, PURE_LIMIT),
     (LAB, "reference", "", CORE, Duration::from_mins(10)),
     // On a cold machine they compile Karpenter's drain, kustomize or Helm.

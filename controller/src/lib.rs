@@ -1,0 +1,22 @@
+//! Holds the controller's shells: they watch the API, write to it, and read the clocks. A library
+//! so that tests start the whole controller on a model of the API; `main.rs` is the program.
+
+pub mod args;
+mod args_error;
+mod dispatch;
+mod election;
+pub mod environment;
+mod events;
+mod execute;
+mod informers;
+mod metrics;
+mod orphan_finalizers;
+mod pod_pages;
+mod podgc;
+mod readiness;
+pub mod run;
+mod sync;
+mod traces;
+mod unreadable;
+mod wake_ups;
+mod workqueue;

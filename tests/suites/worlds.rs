@@ -1,0 +1,208 @@
+//! Runs the controller as it ships, shells included, on the model of the API, in paused time and by
+//! seed: watches, dispatch, workers, executor, events, lease and pod GC. Verdicts judge from the
+//! model's own log, and each is seen to fire on a program that is broken on purpose.
+//!
+//! Replay a seed with `EPILOGUE_WORLD_SEED=17 cargo lab test worlds NAME`.
+
+mod faults;
+mod ledger;
+mod plots;
+mod wire;
+mod world;
+
+use std::ops::RangeInclusive;
+use std::time::Instant;
+
+use epilogue_runtime::telemetry::{self, LogFormat};
+use jiff::Timestamp;
+use model_api::{Access, Kind, Verb};
+
+use faults::Drawn;
+use ledger::CONTROLLER;
+use wire::Sabotage;
+use world::{Options, Report, run};
+
+/// Seeds of each kind of world.
+const SEEDS: u64 = 20;
+/// How often what a test is about must be met in all seeds together.
+const MET_MIN: usize = 5;
+/// The verdicts must catch a broken controller within this many seeds.
+const CATCH_WITHIN: u64 = 10;
+
+/// Shows the programs' log, with a filter such as `info` in `EPILOGUE_WORLD_LOG`.
+fn show_log() {
+    if let Ok(filter) = std::env::var("EPILOGUE_WORLD_LOG") {
+        let filter = filter.parse().expect("must be a filter of the log");
+        telemetry::init(LogFormat::Text, &filter).expect("must be the first");
+    }
+}
+
+/// The seeds that `EPILOGUE_WORLD_SEED` asks for: one, such as `17`, or several, such as `1-500`.
+fn asked_seeds() -> Option<RangeInclusive<u64>> {
+    let text = std::env::var("EPILOGUE_WORLD_SEED").ok()?;
+    let (first, last) = text.split_once('-').unwrap_or((&text, &text));
+    let number = |text: &str| text.parse().expect("EPILOGUE_WORLD_SEED: expected 17 or 1-500");
+    Some(number(first)..=number(last))
+}
+
+/// Runs the seeds, and returns what they drew and did.
+fn run_all(what: &str, options: Options) -> Vec<Report> {
+    show_log();
+    let seeds = asked_seeds().unwrap_or(1..=SEEDS);
+    let (begun, mut reports, mut failures) = (Instant::now(), Vec::new(), Vec::new());
+    for seed in seeds {
+        let report = run(seed, options);
+        if let Ok(text) = std::env::var("EPILOGUE_WORLD_CALLS") {
+            let calls = lines(&report.log).into_iter().filter(|line| line.contains(&text));
+            calls.for_each(|line| println!("{line}"));
+        }
+        if !report.violations.is_empty() {
+            let some: Vec<&String> = report.violations.iter().take(10).collect();
+            failures.push(format!("seed {seed} ({what}): {some:#?}"));
+        }
+        reports.push(report);
+    }
+    println!("{what}: {} seeds in {:?}", reports.len(), begun.elapsed());
+    assert!(failures.is_empty(), "{} seeds failed:\n{}", failures.len(), failures.join("\n"));
+    reports
+}
+
+/// The calls as lines, with everything that the model answered.
+fn lines(log: &[Access]) -> Vec<String> {
+    log.iter().map(|access| format!("{access:?}")).collect()
+}
+
+#[test]
+fn without_faults_every_job_ends_exactly_as_scripted() {
+    run_all("calm", Options::default());
+}
+
+#[test]
+fn with_faults_and_crashes_each_pod_counts_once() {
+    let reports = run_all("faults", Options { faults: true, ..Options::default() });
+    let drawn = |of: fn(&Drawn) -> u32| reports.iter().map(|it| of(&it.drawn)).sum::<u32>();
+    let lost = reports.iter().flat_map(|it| &it.log).filter(|access| access.is_lost).count();
+    let answered =
+        |code| reports.iter().flat_map(|it| &it.log).filter(|it| it.code == code).count();
+    for (what, count) in [
+        ("lost replies", lost),
+        ("conflicts", answered(409)),
+        ("refusals", answered(429) + answered(500) + answered(503)),
+        ("expired watches", drawn(|it| it.expiries) as usize),
+        ("late watches", drawn(|it| it.lags) as usize),
+        ("outages", drawn(|it| it.outages) as usize),
+        ("late calls", drawn(|it| it.delays) as usize),
+        ("restarts", reports.iter().map(|it| it.restarts).sum::<u32>() as usize),
+    ] {
+        println!("{what}: {count}");
+        assert!(count >= MET_MIN || reports.len() == 1, "too few {what}: {count}");
+    }
+}
+
+#[test]
+fn two_controllers_that_both_believe_to_lead_count_each_pod_once() {
+    let options = Options { faults: true, standby: true, ..Options::default() };
+    let reports = run_all("two controllers", options);
+    let overlaps: usize = reports.iter().map(|it| overlaps(&it.log)).sum();
+    println!("both wrote in turn: {overlaps}");
+    assert!(overlaps >= MET_MIN || reports.len() == 1, "too few: {overlaps}");
+}
+
+#[test]
+fn pods_of_a_lost_node_are_failed_by_proof_and_replaced() {
+    let reports = run_all("lost node", Options { loses_node: true, ..Options::default() });
+    let by_pod_gc = |access: &&Access| {
+        let body = access.body["status"]["phase"].as_str();
+        access.agent.starts_with(CONTROLLER) && access.kind == Kind::Pod && body == Some("Failed")
+    };
+    let failed = reports.iter().flat_map(|it| &it.log).filter(by_pod_gc).count();
+    println!("failed by pod GC: {failed}");
+    assert!(failed >= MET_MIN || reports.len() == 1, "too few: {failed}");
+}
+
+#[test]
+fn pods_of_a_lost_node_amid_faults_count_once() {
+    run_all(
+        "lost node, faults",
+        Options { faults: true, standby: true, loses_node: true, ..Options::default() },
+    );
+}
+
+/// How often one controller wrote between two writes of the other that are less than 15 s apart.
+fn overlaps(log: &[Access]) -> usize {
+    let writes = |it: &&Access| {
+        let writes = !matches!(it.verb, Verb::Get | Verb::List | Verb::Watch);
+        writes && matches!(it.kind, Kind::Job | Kind::Pod) && it.agent.starts_with(CONTROLLER)
+    };
+    let mut turns: Vec<(&str, Timestamp, Timestamp)> = Vec::new();
+    for access in log.iter().filter(writes) {
+        match turns.last_mut() {
+            Some((agent, _, last)) if *agent == access.agent => *last = access.at,
+            _ => turns.push((&access.agent, access.at, access.at)),
+        }
+    }
+    let is_close = |turns: &&[(&str, Timestamp, Timestamp)]| {
+        turns[2].1.duration_since(turns[0].2).as_secs() < 15
+    };
+    turns.windows(3).filter(is_close).count()
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    for options in [
+        Options::default(),
+        Options { faults: true, standby: true, loses_node: true, ..Options::default() },
+    ] {
+        let (first, again) = (run(1, options), run(1, options));
+        let (first, again) = (lines(&first.log), lines(&again.log));
+        let same = first.iter().zip(&again).take_while(|(a, b)| a == b).count();
+        assert_eq!(first.get(same), again.get(same), "{options:?}, line {same}");
+    }
+}
+
+/// A mistake has to lead to a violation with this text.
+fn assert_caught(sabotage: Sabotage, text: &str) {
+    show_log();
+    let begun = Instant::now();
+    let options = Options { sabotage: Some(sabotage), ..Options::default() };
+    let mut found = Vec::new();
+    for seed in 1..=CATCH_WITHIN {
+        found.extend(run(seed, options).violations);
+        if found.iter().any(|violation| violation.contains(text)) {
+            println!("{sabotage:?} is caught by seed {seed} in {:?}", begun.elapsed());
+            return;
+        }
+    }
+    let some: Vec<&String> = found.iter().take(10).collect();
+    panic!("{sabotage:?} is not caught by {text:?}, but {some:#?}");
+}
+
+macro_rules! caught {
+    ($($name:ident: $sabotage:ident by $text:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            assert_caught(Sabotage::$sabotage, $text);
+        }
+    )*};
+}
+
+caught! {
+    a_controller_that_counts_without_listing_is_caught:
+        CountAtOnce by "leave the list";
+    a_controller_that_counts_a_pod_twice_is_caught:
+        CountOnceMore by "leave the list";
+    a_controller_that_leaves_finalizers_is_caught:
+        KeepFinalizers by "keeps its finalizer";
+    a_controller_that_creates_untracked_pods_is_caught:
+        CreateUntracked by "without its finalizer";
+    a_controller_that_releases_pods_before_it_lists_them_is_caught:
+        ReleaseFirst by "loses its finalizer uncounted";
+    a_controller_that_creates_too_many_pods_is_caught:
+        CreateTwice by "active pods, more than";
+    a_controller_that_creates_other_pods_is_caught:
+        ChangePods by "does not end as scripted";
+    a_controller_that_writes_an_invalid_status_is_caught:
+        SpoilStatus by "is invalid";
+    a_controller_that_never_rests_is_caught:
+        NeverRest by "not at rest";
+}

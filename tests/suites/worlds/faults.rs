@@ -1,0 +1,213 @@
+//! Draws faults of the API and of the network, one after the other, by seed.
+
+use std::time::Duration;
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use model_api::{Effect, Fault, FaultId, Kind, Matcher, ModelApi, Refusal, Verb};
+use serde_json::json;
+use simulation::controller::Random;
+use tokio::time::{Instant, sleep};
+
+use super::ledger::CONTROLLER;
+use super::world::{LEASE, LEASES, NAMESPACE};
+
+/// How long new faults begin.
+const LASTS: Duration = Duration::from_mins(2);
+/// The writes of a controller that faults concern.
+const WRITES: [(&[Verb], Option<Kind>); 5] = [
+    (&[Verb::Create], Some(Kind::Pod)),
+    (&[Verb::Patch], Some(Kind::Pod)),
+    (&[Verb::Delete], Some(Kind::Pod)),
+    (&[Verb::Update], Some(Kind::Job)),
+    (&[Verb::Create, Verb::Patch, Verb::Delete, Verb::Update], None),
+];
+
+/// How often each kind of fault was drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Drawn {
+    pub(super) losses: u32,
+    pub(super) delays: u32,
+    pub(super) refusals: u32,
+    pub(super) cuts: u32,
+    pub(super) expiries: u32,
+    pub(super) lags: u32,
+    pub(super) outages: u32,
+    pub(super) meddlings: u32,
+    pub(super) isolations: u32,
+    pub(super) thefts: u32,
+}
+
+/// Makes faults for two minutes, and ends them all.
+pub(super) struct Weather {
+    pub(super) api: ModelApi,
+    pub(super) random: Random,
+    /// How many controllers there are.
+    pub(super) replicas: usize,
+    pub(super) drawn: Drawn,
+    /// Faults that end at a time.
+    pub(super) on: Vec<(Instant, FaultId)>,
+}
+
+impl Weather {
+    pub(super) async fn blow(mut self) -> Drawn {
+        let ends = Instant::now() + LASTS;
+        while Instant::now() < ends {
+            sleep(self.random.millis(100, 5_000)).await;
+            self.lift(Instant::now());
+            let kinds = if self.replicas > 1 { 10 } else { 8 };
+            match self.random.below(kinds) {
+                0 => self.lose(),
+                1 => self.delay(),
+                2 => self.refuse(),
+                3 => self.cut(),
+                4 => self.expire(),
+                5 => self.lag(),
+                6 => self.outage(),
+                7 => self.meddle().await,
+                8 => self.isolate(),
+                _ => self.steal().await,
+            }
+        }
+        self.lift(ends + 2 * LASTS);
+        for kind in [Kind::Pod, Kind::Job] {
+            self.api.set_watch_lag(kind, Duration::ZERO);
+        }
+        self.drawn
+    }
+
+    fn lift(&mut self, now: Instant) {
+        for (_, fault) in self.on.extract_if(.., |(ends, _)| *ends <= now) {
+            self.api.lift(fault);
+        }
+    }
+
+    /// Lets this happen to some of the next writes of this kind, of any controller.
+    fn write(&mut self, effect: Effect) {
+        let (verbs, kind) = *self.random.pick(&WRITES);
+        let (verbs, agent) = (verbs.to_vec(), Some(CONTROLLER.to_owned()));
+        let matcher = Matcher { verbs, kind, agent, ..Matcher::default() };
+        let times = self.random.between(1, 4) as u32;
+        let fault = self.api.inject(Fault::of(matcher, effect).times(times));
+        self.on.push((Instant::now() + Duration::from_secs(20), fault));
+    }
+
+    fn lose(&mut self) {
+        self.drawn.losses += 1;
+        let effect = if self.random.percent(70) { Effect::LoseReply } else { Effect::LoseRequest };
+        self.write(effect);
+    }
+
+    fn delay(&mut self) {
+        self.drawn.delays += 1;
+        let time = self.random.millis(50, 20_000);
+        let is_reply = self.random.percent(50);
+        self.write(if is_reply { Effect::DelayReply(time) } else { Effect::Delay(time) });
+    }
+
+    fn refuse(&mut self) {
+        self.drawn.refusals += 1;
+        let refusal = match self.random.below(3) {
+            0 => Refusal::too_many_requests(1),
+            1 => Refusal::internal("a fault of the model"),
+            _ => Refusal::new(503, "ServiceUnavailable", "a fault of the model"),
+        };
+        self.write(Effect::Refuse(refusal));
+    }
+
+    fn cut(&mut self) {
+        self.drawn.cuts += 1;
+        let kind = *self.random.pick(&[Kind::Pod, Kind::Job]);
+        self.api.cut_watches(kind, self.random.percent(70));
+    }
+
+    /// The server forgets what watches have not seen yet.
+    fn expire(&mut self) {
+        self.drawn.expiries += 1;
+        self.api.forget_history();
+        for kind in [Kind::Pod, Kind::Job] {
+            self.api.cut_watches(kind, true);
+        }
+    }
+
+    /// Watches show changes late, until another lag is drawn.
+    fn lag(&mut self) {
+        self.drawn.lags += 1;
+        let kind = *self.random.pick(&[Kind::Pod, Kind::Job]);
+        let lag =
+            if self.random.percent(40) { Duration::ZERO } else { self.random.millis(1, 8_000) };
+        self.api.set_watch_lag(kind, lag);
+    }
+
+    /// The API server restarts: for some seconds it takes no calls of controllers.
+    fn outage(&mut self) {
+        self.drawn.outages += 1;
+        self.all_calls(CONTROLLER, Effect::LoseRequest, (1_000, 12_000));
+        for kind in Kind::ALL {
+            self.api.cut_watches(kind, true);
+        }
+    }
+
+    /// The calls of one controller are lost or arrive late, until it has lost the lease.
+    fn isolate(&mut self) {
+        self.drawn.isolations += 1;
+        let agent = format!("{CONTROLLER}{}", self.random.pick(&["a", "b"]));
+        let effect = match self.random.below(3) {
+            0 => Effect::LoseRequest,
+            1 => Effect::LoseReply,
+            _ => Effect::Delay(self.random.millis(8_000, 30_000)),
+        };
+        self.all_calls(&agent, effect, (8_000, 25_000));
+    }
+
+    fn all_calls(&mut self, agent: &str, effect: Effect, (min, max): (u32, u32)) {
+        let matcher = Matcher { agent: Some(agent.to_owned()), ..Matcher::default() };
+        let fault = self.api.inject(Fault::of(matcher, effect));
+        self.on.push((Instant::now() + self.random.millis(min, max), fault));
+    }
+
+    /// Someone frees the lease while its holder cannot see it, so that two controllers lead.
+    async fn steal(&mut self) {
+        self.drawn.thefts += 1;
+        let kind = Some(Kind::Lease);
+        let Some(lease) = self.api.get(Kind::Lease, LEASES, LEASE) else { return };
+        let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+        let agent = Some(format!("{CONTROLLER}{}", holder.get(..1).unwrap_or_default()));
+        let matcher = Matcher { agent, kind, ..Matcher::default() };
+        let fault = self.api.inject(Fault::of(matcher, Effect::LoseRequest));
+        self.on.push((Instant::now() + Duration::from_secs(15), fault));
+        let leases: Api<Lease> = Api::namespaced(self.api.client("user/1"), LEASES);
+        let freed = Patch::Merge(json!({"spec": {"holderIdentity": ""}}));
+        let patched = leases.patch(LEASE, &PatchParams::default(), &freed).await;
+        patched.expect("a user's patch must be taken");
+    }
+
+    /// A user changes a Job or a pod, so that writes of the controller conflict, or deletes a pod.
+    async fn meddle(&mut self) {
+        self.drawn.meddlings += 1;
+        let client = self.api.client("user/1");
+        let mark = Patch::Merge(json!({"metadata": {"annotations": {
+            "user.example.com/mark": self.drawn.meddlings.to_string(),
+        }}}));
+        let params = PatchParams::default();
+        let jobs: Api<Job> = Api::namespaced(client.clone(), NAMESPACE);
+        for job in self.api.list(Kind::Job, NAMESPACE) {
+            if self.random.percent(50) {
+                let name = job["metadata"]["name"].as_str().unwrap_or_default();
+                jobs.patch(name, &params, &mark).await.expect("a user's patch must be taken");
+            }
+        }
+        let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
+        for pod in self.api.list(Kind::Pod, NAMESPACE) {
+            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+            // The pod may go at any moment.
+            if self.random.percent(20) {
+                drop(pods.patch(name, &params, &mark).await);
+            } else if self.random.percent(10) && name.starts_with("deleted") {
+                drop(pods.delete(name, &DeleteParams::default()).await);
+            }
+        }
+    }
+}

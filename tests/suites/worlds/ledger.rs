@@ -1,0 +1,291 @@
+//! Judges a run from the model's own log: every version of every Job and pod, in order. Nothing of
+//! the code under test takes part.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use model_api::{Access, Kind, Verb};
+use serde_json::Value;
+
+use super::plots::condition;
+
+/// The finalizer of pods that are not counted yet.
+const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
+/// The annotation with a pod's index.
+const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// How the user agent of a controller begins.
+pub(super) const CONTROLLER: &str = "epilogue-controller/";
+
+/// What the API knows of a Job.
+#[derive(Debug, Default)]
+struct JobSeen {
+    name: String,
+    indexed: bool,
+    parallelism: usize,
+    ignores_disruptions: bool,
+    counted: [i64; 2],
+    /// UIDs that the status lists, and those that it has listed before: succeeded, failed.
+    listed: [BTreeSet<String>; 2],
+    counted_before: [BTreeSet<String>; 2],
+    completed: BTreeSet<u64>,
+    has_ended: bool,
+    gone: bool,
+}
+
+/// What the API knows of a pod.
+#[derive(Debug, Default)]
+struct PodSeen {
+    name: String,
+    job: String,
+    index: Option<u64>,
+    phase: String,
+    deleting: bool,
+    tracked: bool,
+    disrupted: bool,
+    /// The controller has asked for its deletion.
+    unwanted: bool,
+    /// It was active when its Job had more active pods than it asks for. Its controller may remove
+    /// the finalizer of one of these to delete it, and crash before the deletion. Or it was created
+    /// after the end of its Job, by a controller that did not know.
+    may_be_excess: bool,
+    /// It was terminal when it was still tracked.
+    must_count: bool,
+}
+
+/// What the log shows up to now.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    jobs: BTreeMap<String, JobSeen>,
+    pods: BTreeMap<String, PodSeen>,
+    nodes: BTreeSet<String>,
+    /// Whether no Job may ever have more active pods than it asks for.
+    is_bounded: bool,
+    /// Pods that lost their finalizer and were not counted then, with the time.
+    released: Vec<(String, String)>,
+    violations: Vec<String>,
+}
+
+/// The violations of a whole run. Where nothing was lost and one replica worked, no Job may ever
+/// have more active pods than it asks for.
+pub(super) fn judge(log: &[Access], is_bounded: bool) -> Vec<String> {
+    let mut ledger = Ledger { is_bounded, ..Ledger::default() };
+    for access in log {
+        ledger.read(access);
+    }
+    ledger.end();
+    ledger.violations
+}
+
+impl Ledger {
+    fn read(&mut self, access: &Access) {
+        let is_ours = access.agent.starts_with(CONTROLLER);
+        if is_ours && matches!(access.code, 400 | 405 | 415 | 422) {
+            let Access { verb, kind, name, answer, .. } = access;
+            let message = &answer["message"];
+            self.violations.push(format!("{verb:?} of {kind:?} {name} is invalid: {message}"));
+        }
+        let writes = !matches!(access.verb, Verb::Get | Verb::List | Verb::Watch);
+        if !writes || !matches!(access.code, 200 | 201) {
+            return;
+        }
+        let object = &*access.answer;
+        match access.kind {
+            Kind::Job if access.verb == Verb::Delete => {
+                let all = self.jobs.values_mut().filter(|job| job.name == access.name);
+                all.for_each(|job| job.gone = true);
+            }
+            Kind::Job => self.job(access, object),
+            Kind::Pod if object["kind"] != "Status" => self.pod(access, object, is_ours),
+            Kind::Node => {
+                if access.verb == Verb::Delete {
+                    self.nodes.remove(&access.name);
+                } else {
+                    self.nodes.insert(text(&object["metadata"]["name"]));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn job(&mut self, access: &Access, object: &Value) {
+        let (at, status) = (access.at, &object["status"]);
+        let uid = text(&object["metadata"]["uid"]);
+        let job = self.jobs.entry(uid.clone()).or_default();
+        job.name = text(&object["metadata"]["name"]);
+        job.indexed = object["spec"]["completionMode"] == "Indexed";
+        job.parallelism = object["spec"]["parallelism"].as_u64().unwrap_or(0) as usize;
+        let rules = object["spec"]["podFailurePolicy"]["rules"].as_array();
+        job.ignores_disruptions =
+            rules.into_iter().flatten().any(|rule| rule["action"] == "Ignore");
+        let completed = indexes(status["completedIndexes"].as_str().unwrap_or_default());
+        let fails = condition(object, "FailureTarget").is_some();
+        let mut found = Vec::new();
+        for (number, field) in ["succeeded", "failed"].into_iter().enumerate() {
+            let all = status["uncountedTerminatedPods"][field].as_array();
+            let listed: BTreeSet<String> = all.into_iter().flatten().map(text).collect();
+            let count = status[field].as_i64().unwrap_or(0);
+            let left: Vec<&String> = job.listed[number].difference(&listed).collect();
+            let more = count - job.counted[number];
+            let is_by_index = job.indexed && number == 0;
+            if !is_by_index && more != left.len() as i64 {
+                found.push(format!("counts {more} more as {field}, and {left:?} leave the list"));
+            }
+            if is_by_index && count != completed.len() as i64 {
+                found.push(format!("counts {count} indexes of {completed:?}"));
+            }
+            job.counted_before[number].extend(left.into_iter().cloned());
+            for pod in listed.difference(&job.listed[number]) {
+                let known = self.pods.get(pod).filter(|pod| pod.job == uid);
+                let is_so = known.is_some_and(|it| match number {
+                    0 => it.phase == "Succeeded",
+                    _ => it.phase == "Failed" || it.deleting || fails,
+                });
+                if !is_so {
+                    found.push(format!("lists {pod} as {field}, which is {known:?}"));
+                }
+                if job.counted_before.iter().any(|all| all.contains(pod)) {
+                    found.push(format!("lists {pod} again, which it has counted"));
+                }
+            }
+            if job.has_ended && more != 0 {
+                found.push(format!("counts {more} more as {field} after its end"));
+            }
+            (job.listed[number], job.counted[number]) = (listed, count);
+        }
+        if !completed.is_superset(&job.completed) {
+            found.push(format!("had {:?} completed, now {completed:?}", job.completed));
+        }
+        let succeeded = |index: &u64| {
+            self.pods
+                .values()
+                .any(|pod| pod.job == uid && pod.index == Some(*index) && pod.phase == "Succeeded")
+        };
+        if let Some(index) = completed.difference(&job.completed).find(|it| !succeeded(it)) {
+            found.push(format!("completes index {index}, of which no pod has succeeded"));
+        }
+        job.completed = completed;
+        job.has_ended = ["Complete", "Failed"].iter().any(|it| condition(object, it).is_some());
+        if job.has_ended && job.listed.iter().any(|all| !all.is_empty()) {
+            found.push("has ended with uncounted pods".to_owned());
+        }
+        let name = &job.name;
+        self.violations.extend(found.into_iter().map(|it| format!("{at} {name} {it}")));
+    }
+
+    fn pod(&mut self, access: &Access, object: &Value, is_ours: bool) {
+        let metadata = &object["metadata"];
+        let uid = text(&metadata["uid"]);
+        let owner = metadata["ownerReferences"].as_array().into_iter().flatten();
+        let owner = owner.filter(|owner| owner["controller"] == true).map(|it| text(&it["uid"]));
+        let before = self.pods.remove(&uid).unwrap_or_default();
+        let index = metadata["annotations"][INDEX].as_str();
+        let finalizers = metadata["finalizers"].as_array().into_iter().flatten();
+        let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+        let is_new = access.verb == Verb::Create;
+        let job = owner.into_iter().next().unwrap_or_default();
+        let has_ended = self.jobs.get(&job).is_some_and(|job| job.has_ended);
+        let mut pod = PodSeen {
+            name: text(&metadata["name"]),
+            job,
+            index: index.and_then(|index| index.parse().ok()),
+            phase: text(&object["status"]["phase"]),
+            deleting: metadata.get("deletionTimestamp").is_some(),
+            tracked: finalizers.into_iter().any(|it| it == FINALIZER),
+            disrupted: conditions
+                .into_iter()
+                .any(|it| it["type"] == "DisruptionTarget" && it["status"] == "True"),
+            unwanted: before.unwanted || is_ours && access.verb == Verb::Delete,
+            must_count: before.must_count,
+            may_be_excess: before.may_be_excess || is_new && has_ended,
+        };
+        let at = access.at;
+        if is_new && is_ours && !pod.tracked {
+            self.violations.push(format!("{at} {} is created without its finalizer", pod.name));
+        }
+        let is_terminal = matches!(pod.phase.as_str(), "Succeeded" | "Failed");
+        pod.must_count |= is_terminal && (pod.tracked || before.tracked);
+        let node = object["spec"]["nodeName"].as_str().unwrap_or_default();
+        let fails = pod.phase == "Failed" && before.phase != "Failed";
+        if is_ours && fails && self.nodes.contains(node) {
+            let name = &pod.name;
+            self.violations.push(format!("{at} {name} is failed by us on {node}, which exists"));
+        }
+        if before.tracked && !pod.tracked && is_terminal && !self.is_counted(&uid, &pod) {
+            self.released.push((uid.clone(), at.to_string()));
+        }
+        let owner = pod.job.clone();
+        self.pods.insert(uid, pod);
+        if is_new {
+            self.check_active(&owner, at);
+        }
+    }
+
+    fn check_active(&mut self, owner: &str, at: Timestamp) {
+        let Some(job) = self.jobs.get(owner) else { return };
+        let is_active = |pod: &&mut PodSeen| {
+            pod.job == owner && !pod.deleting && !matches!(&*pod.phase, "Succeeded" | "Failed")
+        };
+        let active: Vec<_> = self.pods.values_mut().filter(is_active).collect();
+        let (name, count, max) = (&job.name, active.len(), job.parallelism);
+        if count <= max {
+            return;
+        }
+        for pod in active {
+            pod.may_be_excess = true;
+        }
+        if self.is_bounded {
+            let text = format!("{at} {name} has {count} active pods, more than {max}");
+            self.violations.push(text);
+        }
+    }
+
+    /// Whether the Job's status lists or counts the pod, or need not.
+    fn is_counted(&self, uid: &str, pod: &PodSeen) -> bool {
+        let Some(job) = self.jobs.get(&pod.job).filter(|job| !job.gone) else { return true };
+        let lists = job.listed.iter().chain(&job.counted_before);
+        let by_index = job.indexed && pod.phase == "Succeeded";
+        lists.into_iter().any(|all| all.contains(uid))
+            || by_index && pod.index.is_some_and(|index| job.completed.contains(&index))
+            || job.ignores_disruptions && pod.disrupted
+    }
+
+    fn end(&mut self) {
+        for (uid, at) in std::mem::take(&mut self.released) {
+            let pod = &self.pods[&uid];
+            // A pod in excess goes without being counted.
+            if !pod.is_excess() {
+                let (name, phase) = (&pod.name, &pod.phase);
+                let text = format!("{at} {name}, {phase}, loses its finalizer uncounted");
+                self.violations.push(text);
+            }
+        }
+        for (uid, pod) in &self.pods {
+            if pod.must_count && !pod.is_excess() && !self.is_counted(uid, pod) {
+                self.violations.push(format!("{} is {} and never counted", pod.name, pod.phase));
+            }
+        }
+    }
+}
+
+impl PodSeen {
+    /// Whether it may go without being counted.
+    fn is_excess(&self) -> bool {
+        self.unwanted || self.may_be_excess
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The indexes of a status, such as `0,2-4`.
+fn indexes(text: &str) -> BTreeSet<u64> {
+    let parts = text.split(',').filter(|part| !part.is_empty());
+    let parts = parts.map(|part| part.split_once('-').unwrap_or((part, part)));
+    parts
+        .flat_map(|(first, last)| {
+            let number = |text: &str| text.parse::<u64>().expect("must be an index");
+            number(first)..=number(last)
+        })
+        .collect()
+}

@@ -1,0 +1,228 @@
+//! Draws Jobs, each with a script of its pods, and what must become of it.
+
+use std::ops::RangeInclusive;
+
+use lab::nodes::SCRIPT_ANNOTATION;
+use serde_json::{Value, json};
+use simulation::controller::Random;
+
+/// A drawn Job.
+#[derive(Clone, Debug)]
+pub(super) struct Plot {
+    pub(super) name: String,
+    pub(super) job: Value,
+    expect: Expectation,
+}
+
+/// What the status must say at the end.
+#[derive(Clone, Debug)]
+struct Expectation {
+    /// The type of the terminal condition, and its reason if it has one of its own.
+    ends: (&'static str, Option<&'static str>),
+    succeeded: i64,
+    failed: RangeInclusive<i64>,
+    /// Ranges of `completedIndexes` and `failedIndexes`, for an Indexed Job.
+    indexes: Option<(String, String)>,
+}
+
+const COMPLETE: (&str, Option<&str>) = ("Complete", None);
+
+/// What makes the numbers of a run less than exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exactness {
+    /// Each pod runs once, as its script says.
+    Exact,
+    /// More pods than needed may start, because a reply was lost or two replicas worked.
+    MorePods,
+    /// Pods may fail that their scripts let succeed, too.
+    LostPods,
+}
+
+impl Plot {
+    /// The n-th Job. Where pods may be lost, the Job outlives it.
+    pub(super) fn draw(random: &mut Random, number: usize, exactness: Exactness) -> Self {
+        let of_all = [succeed, retry, indexed, ignored, exhaust, fail_job, per_index];
+        let of_lossy = [succeed, indexed, ignored];
+        let choices = if exactness == Exactness::LostPods { &of_lossy[..] } else { &of_all };
+        let (kind, mut spec, script, expect) = random.pick(choices)(random);
+        if exactness == Exactness::LostPods && kind != "ignored" {
+            spec["backoffLimit"] = 50.into();
+        }
+        if random.percent(40) && spec.get("podFailurePolicy").is_none() {
+            spec["podReplacementPolicy"] = "Failed".into();
+        }
+        spec["template"] = json!({
+            "metadata": {"annotations": {SCRIPT_ANNOTATION: script}},
+            "spec": {
+                "restartPolicy": "Never",
+                "containers": [{"name": "main", "image": "none"}],
+            },
+        });
+        let name = format!("{kind}-{number}");
+        let job = json!({
+            "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec,
+        });
+        Self { name, job, expect }
+    }
+
+    /// What is wrong with the Job at the end.
+    pub(super) fn problems(&self, job: &Value, exactness: Exactness) -> Vec<String> {
+        let (name, status, expect) = (&self.name, &job["status"], &self.expect);
+        let mut problems = Vec::new();
+        let (kind, reason) = expect.ends;
+        let ended = condition(job, kind);
+        if ended.is_none_or(|it| reason.is_some_and(|reason| it["reason"] != reason)) {
+            problems.push(format!("{name} does not end as scripted, {:?}: {status}", expect.ends));
+        }
+        let count = |field: &str| status[field].as_i64().unwrap_or(0);
+        let (succeeded, failed) = (count("succeeded"), count("failed"));
+        let more = exactness != Exactness::Exact && expect.indexes.is_none() && kind == "Complete";
+        if succeeded != expect.succeeded && !(more && succeeded > expect.succeeded) {
+            problems.push(format!(
+                "{name} counts {succeeded} pods as succeeded, the script says {}",
+                expect.succeeded
+            ));
+        }
+        let fits = match exactness {
+            Exactness::Exact => expect.failed.contains(&failed),
+            // A pod that would have failed may be deleted as excess first.
+            Exactness::MorePods if kind == "Complete" => failed <= *expect.failed.end(),
+            Exactness::MorePods => failed >= *expect.failed.start(),
+            Exactness::LostPods => !name.starts_with("ignored") || failed == 0,
+        };
+        if !fits {
+            let expected = &expect.failed;
+            problems.push(format!(
+                "{name} counts {failed} pods as failed, the script says {expected:?}"
+            ));
+        }
+        if let Some((completed, lost)) = &expect.indexes {
+            let text = |field: &str| status[field].as_str().unwrap_or_default().to_owned();
+            let found = (text("completedIndexes"), text("failedIndexes"));
+            if found != (completed.clone(), lost.clone()) {
+                problems.push(format!(
+                    "{name} has the indexes {found:?}, the script says {:?}",
+                    (completed, lost)
+                ));
+            }
+        }
+        problems
+    }
+}
+
+/// The condition of this type, if it is true.
+pub(super) fn condition<'a>(job: &'a Value, kind: &str) -> Option<&'a Value> {
+    let mut all = job["status"]["conditions"].as_array()?.iter();
+    all.find(|it| it["type"] == kind && it["status"] == "True")
+}
+
+/// The name of a plot, the spec without its template, the script, and the expectation.
+type Drawn = (&'static str, Value, String, Expectation);
+
+fn complete(succeeded: i32, failed: i32) -> Expectation {
+    let failed = i64::from(failed);
+    let succeeded = i64::from(succeeded);
+    Expectation { ends: COMPLETE, succeeded, failed: failed..=failed, indexes: None }
+}
+
+/// Indexes of a status: `1,2` for two, `0-3` for more.
+fn range(first: i32, last: i32) -> String {
+    match last - first {
+        0 => format!("{first}"),
+        1 => format!("{first},{last}"),
+        _ => format!("{first}-{last}"),
+    }
+}
+
+fn succeed(random: &mut Random) -> Drawn {
+    let (completions, parallelism) = (random.between(1, 6), random.between(1, 4));
+    let spec = json!({"completions": completions, "parallelism": parallelism});
+    let script = format!("succeed after={}s", random.between(1, 20));
+    ("succeed", spec, script, complete(completions, 0))
+}
+
+fn retry(random: &mut Random) -> Drawn {
+    let (completions, failures) = (random.between(1, 4), random.between(1, 3));
+    let spec = json!({"completions": completions, "parallelism": 2, "backoffLimit": 6});
+    let script = format!("fail exit=1 after=1s times={failures}; succeed after=2s");
+    ("retry", spec, script, complete(completions, failures))
+}
+
+fn indexed(random: &mut Random) -> Drawn {
+    let (completions, failures) = (random.between(2, 6), random.between(0, 2));
+    let spec = json!({
+        "completions": completions,
+        "parallelism": random.between(1, 4),
+        "completionMode": "Indexed",
+    });
+    let script = format!(
+        "index=0: fail exit=1 after=1s times={failures}; succeed after={}s",
+        random.between(1, 10)
+    );
+    let indexes = Some((range(0, completions - 1), String::new()));
+    ("indexed", spec, script, Expectation { indexes, ..complete(completions, failures) })
+}
+
+fn ignored(random: &mut Random) -> Drawn {
+    let (completions, losses) = (random.between(1, 3), random.between(1, 3));
+    let spec = json!({
+        "completions": completions,
+        "parallelism": 2,
+        "backoffLimit": 0,
+        "podFailurePolicy": {"rules": [
+            {"action": "Ignore",
+             "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        ]},
+    });
+    let script = format!("disrupt after=2s times={losses}; succeed after=3s");
+    ("ignored", spec, script, complete(completions, 0))
+}
+
+fn exhaust(random: &mut Random) -> Drawn {
+    let limit = random.between(0, 2);
+    let spec = json!({"completions": 3, "parallelism": 1, "backoffLimit": limit});
+    let failed = i64::from(limit + 1);
+    let expect = Expectation {
+        ends: ("Failed", Some("BackoffLimitExceeded")),
+        succeeded: 0,
+        failed: failed..=failed,
+        indexes: None,
+    };
+    ("exhaust", spec, "fail exit=1 after=1s".to_owned(), expect)
+}
+
+fn fail_job(random: &mut Random) -> Drawn {
+    let parallelism = random.between(1, 3);
+    let spec = json!({
+        "completions": 4,
+        "parallelism": parallelism,
+        "podFailurePolicy": {"rules": [
+            {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}},
+        ]},
+    });
+    let expect = Expectation {
+        ends: ("Failed", Some("PodFailurePolicy")),
+        succeeded: 0,
+        failed: 1..=i64::from(parallelism),
+        indexes: None,
+    };
+    ("fail-job", spec, "fail exit=42 after=3s".to_owned(), expect)
+}
+
+fn per_index(random: &mut Random) -> Drawn {
+    let (completions, limit) = (random.between(2, 5), random.between(0, 1));
+    let spec = json!({
+        "completions": completions,
+        "parallelism": random.between(1, 3),
+        "completionMode": "Indexed",
+        "backoffLimitPerIndex": limit,
+    });
+    let failed = i64::from(limit + 1);
+    let expect = Expectation {
+        ends: ("Failed", Some("FailedIndexes")),
+        succeeded: i64::from(completions - 1),
+        failed: failed..=failed,
+        indexes: Some((range(1, completions - 1), "0".to_owned())),
+    };
+    ("per-index", spec, "index=0: fail exit=1 after=1s; succeed after=1s".to_owned(), expect)
+}

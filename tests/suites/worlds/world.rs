@@ -1,0 +1,323 @@
+//! A world: the model of the API, the simulated kubelets, one or two controllers as they ship, and
+//! users who create Jobs. It runs in paused time, by seed.
+
+use std::time::Duration;
+
+use clap::Parser as _;
+use epilogue_controller::args::Args;
+use epilogue_controller::environment::{Clients, Environment};
+use epilogue_controller::run;
+use epilogue_runtime::clock::Clock;
+use epilogue_runtime::lease::Identity;
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use lab::nodes::{self, SimulatedNodes};
+use model_api::{Access, Kind, ModelApi, Verb};
+use serde_json::json;
+use simulation::controller::Random;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::faults::{Drawn, Weather};
+use super::ledger::{self, CONTROLLER};
+use super::plots::{Exactness, Plot, condition};
+use super::wire::{Sabotage, Wire};
+
+/// The namespace of all Jobs.
+pub(super) const NAMESPACE: &str = "default";
+/// The lease of the controllers, and its namespace.
+pub(super) const LEASE: &str = "epilogue-controller";
+pub(super) const LEASES: &str = "kube-system";
+/// The finalizer of pods that are not counted yet.
+const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
+/// Jobs are created within this time, in ms.
+const CREATED_WITHIN: u32 = 30_000;
+/// Within this time all Jobs must end.
+const ENDS_WITHIN: Duration = Duration::from_mins(40);
+/// A broken controller need not end.
+const BROKEN_WITHIN: Duration = Duration::from_mins(1);
+/// After this time nothing may be written any more, for as long again.
+const RESTS_AFTER: Duration = Duration::from_mins(5);
+/// The same for a broken controller.
+const BROKEN_RESTS_AFTER: Duration = Duration::from_secs(90);
+/// A controller crashes while it was started again less often.
+const CRASHES: u32 = 3;
+/// How soon a controller that ended is started again.
+const RESTART: Duration = Duration::from_secs(5);
+
+/// What a world has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Options {
+    /// A second controller.
+    pub(super) standby: bool,
+    /// Faults of the API and of the network.
+    pub(super) faults: bool,
+    /// A node is lost, and pod GC runs.
+    pub(super) loses_node: bool,
+    pub(super) sabotage: Option<Sabotage>,
+}
+
+/// How a world went.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) violations: Vec<String>,
+    pub(super) log: Vec<Access>,
+    pub(super) drawn: Drawn,
+    /// How many controllers ended and were started again.
+    pub(super) restarts: u32,
+}
+
+/// Runs a world to its end.
+pub(super) fn run(seed: u64, options: Options) -> Report {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).build().expect("must start");
+    runtime.block_on(async {
+        let mut world = World::begin(seed, options).await;
+        world.play().await;
+        world.end().await
+    })
+}
+
+struct World {
+    random: Random,
+    options: Options,
+    exactness: Exactness,
+    api: ModelApi,
+    nodes: SimulatedNodes,
+    stop: CancellationToken,
+    controllers: Vec<JoinHandle<(u32, Vec<String>)>>,
+    plots: Vec<Plot>,
+    violations: Vec<String>,
+    drawn: Drawn,
+}
+
+impl World {
+    async fn begin(seed: u64, options: Options) -> Self {
+        let mut random = Random::new(seed);
+        let start: Timestamp = "2026-11-20T00:00:00Z".parse().expect("must be a time");
+        let api = ModelApi::new(start);
+        let clock = Clock::of_tokio(api.now());
+        let of_nodes =
+            nodes::Options { nodes: 3, heartbeat: None, clock, ..nodes::Options::default() };
+        let nodes = SimulatedNodes::start(api.client("kubelet/1"), of_nodes).await;
+        let nodes = nodes.expect("the nodes must start");
+        let exactness = match options {
+            Options { loses_node: true, .. } => Exactness::LostPods,
+            Options { standby: false, faults: false, .. } => Exactness::Exact,
+            _ => Exactness::MorePods,
+        };
+        let count = 3 + random.below(4);
+        let plots = (0..count).map(|number| Plot::draw(&mut random, number, exactness)).collect();
+        let (stop, controllers) = (CancellationToken::new(), Vec::new());
+        let (violations, drawn) = (Vec::new(), Drawn::default());
+        let mut world = Self {
+            random,
+            options,
+            exactness,
+            api,
+            nodes,
+            stop,
+            controllers,
+            plots,
+            violations,
+            drawn,
+        };
+        if options.sabotage == Some(Sabotage::NeverRest) {
+            tokio::spawn(never_rest(world.api.clone()));
+        }
+        let names = if options.standby { &["a", "b"][..] } else { &["a"] };
+        for name in names {
+            let wire = Wire::new(&world.api, &format!("{CONTROLLER}{name}"), options.sabotage);
+            let may_end = options.faults || options.standby;
+            let stop = world.stop.clone();
+            let crashes = options.faults.then(|| Random::new(world.random.below(1 << 30) as u64));
+            let replica = Replica { name, wire, clock, may_end, crashes, stop };
+            world.controllers.push(tokio::spawn(replica.run()));
+            sleep(world.random.millis(0, 3_000)).await;
+        }
+        world
+    }
+
+    /// Creates the Jobs amid the faults, and waits until all have ended.
+    async fn play(&mut self) {
+        let weather = self.options.faults.then(|| {
+            let random = Random::new(self.random.below(usize::MAX) as u64);
+            let (api, replicas) = (self.api.clone(), self.controllers.len());
+            let weather = Weather { api, random, replicas, drawn: Drawn::default(), on: vec![] };
+            tokio::spawn(weather.blow())
+        });
+        let begun = Instant::now();
+        let mut due: Vec<_> =
+            self.plots.iter().map(|plot| (Duration::ZERO, plot.clone())).collect();
+        for (at, _) in &mut due {
+            *at = self.random.millis(0, CREATED_WITHIN);
+        }
+        due.sort_by_key(|(at, _)| *at);
+        let jobs: Api<Job> = Api::namespaced(self.api.client("user/1"), NAMESPACE);
+        for (at, plot) in due {
+            tokio::time::sleep_until(begun + at).await;
+            let job = serde_json::from_value(plot.job).expect("must be a Job");
+            jobs.create(&PostParams::default(), &job).await.expect("must be created");
+        }
+        if self.options.loses_node {
+            self.lose_node().await;
+        }
+        if let Some(weather) = weather {
+            self.drawn = weather.await.expect("the faults must end");
+        }
+        let limit = if self.options.sabotage.is_some() { BROKEN_WITHIN } else { ENDS_WITHIN };
+        while !self.have_ended() && begun.elapsed() < limit {
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// A machine is gone for good, and someone removes its Node.
+    async fn lose_node(&mut self) {
+        let name = self.nodes.names()[0].clone();
+        self.nodes.vanish(&name).await.expect("must vanish");
+        sleep(self.random.millis(0, 60_000)).await;
+        let nodes: Api<Node> = Api::all(self.api.client("user/1"));
+        nodes.delete(&name, &DeleteParams::default()).await.expect("must be deleted");
+    }
+
+    fn have_ended(&self) -> bool {
+        let has_ended = |plot: &Plot| {
+            let job = self.api.get(Kind::Job, NAMESPACE, &plot.name);
+            job.is_some_and(|it| ["Complete", "Failed"].iter().any(|c| condition(&it, c).is_some()))
+        };
+        self.plots.iter().all(has_ended)
+    }
+
+    /// Waits for rest, stops everything, and judges.
+    async fn end(mut self) -> Report {
+        let is_broken = self.options.sabotage.is_some();
+        let time = if is_broken { BROKEN_RESTS_AFTER } else { RESTS_AFTER };
+        sleep(time).await;
+        let rests = self.api.now();
+        sleep(time).await;
+        let ended = self.api.now();
+        self.stop.cancel();
+        let mut restarts = 0;
+        for controller in std::mem::take(&mut self.controllers) {
+            match timeout(Duration::from_mins(1), controller).await {
+                Ok(Ok((more, problems))) => {
+                    restarts += more;
+                    self.violations.extend(problems);
+                }
+                Ok(Err(error)) => self.violations.push(format!("a controller failed: {error}")),
+                Err(_) => self.violations.push("a controller does not stop".to_owned()),
+            }
+        }
+        let log = self.api.take_log();
+        self.check_rest(&log, rests, ended);
+        self.check_objects();
+        let is_bounded = self.exactness == Exactness::Exact;
+        self.violations.extend(ledger::judge(&log, is_bounded));
+        self.nodes.stop().await.expect("the nodes must stop");
+        Report { violations: self.violations, log, drawn: self.drawn, restarts }
+    }
+
+    fn check_rest(&mut self, log: &[Access], rests: Timestamp, ended: Timestamp) {
+        let is_late = |it: &&Access| it.at > rests && it.at < ended;
+        let writes = |it: &&Access| {
+            !matches!(it.verb, Verb::Get | Verb::List | Verb::Watch) && it.kind != Kind::Lease
+        };
+        let late: Vec<_> = log.iter().filter(is_late).filter(writes).collect();
+        if let Some(first) = late.first() {
+            let Access { at, agent, verb, kind, name, .. } = first;
+            let count = late.len();
+            self.violations.push(format!(
+                "not at rest: {count} writes, the first at {at}: {agent} {verb:?} {kind:?} {name}"
+            ));
+        }
+    }
+
+    fn check_objects(&mut self) {
+        for plot in &self.plots {
+            let job = self.api.get(Kind::Job, NAMESPACE, &plot.name).expect("must exist");
+            self.violations.extend(plot.problems(&job, self.exactness));
+        }
+        for pod in self.api.list(Kind::Pod, NAMESPACE) {
+            let metadata = &pod["metadata"];
+            let mut finalizers = metadata["finalizers"].as_array().into_iter().flatten();
+            if finalizers.any(|it| it == FINALIZER) {
+                self.violations.push(format!("{} keeps its finalizer", metadata["name"]));
+            }
+        }
+    }
+}
+
+/// Changes a Job as a controller would that finds something to do for ever.
+async fn never_rest(api: ModelApi) {
+    let jobs: Api<Job> = Api::namespaced(api.client(&format!("{CONTROLLER}a")), NAMESPACE);
+    for number in 0_u64.. {
+        sleep(Duration::from_secs(30)).await;
+        let mark = Patch::Merge(json!({"metadata": {"annotations": {"n": number.to_string()}}}));
+        for job in api.list(Kind::Job, NAMESPACE) {
+            let name = job["metadata"]["name"].as_str().unwrap_or_default();
+            jobs.patch(name, &PatchParams::default(), &mark).await.expect("must be taken");
+        }
+    }
+}
+
+/// A controller that is started again whenever it ends, as a Deployment does.
+struct Replica {
+    name: &'static str,
+    wire: Wire,
+    clock: Clock,
+    /// Whether it may end before it is stopped.
+    may_end: bool,
+    /// When it crashes, if it does.
+    crashes: Option<Random>,
+    stop: CancellationToken,
+}
+
+impl Replica {
+    /// Returns how often it was started again, and what was wrong.
+    async fn run(mut self) -> (u32, Vec<String>) {
+        let (mut restarts, mut problems) = (0, Vec::new());
+        loop {
+            let arguments = [
+                "epilogue-controller",
+                "--manage-all-jobs",
+                "--check-plans",
+                "--metrics-bind-address=0",
+                "--leader-elect-resource-namespace=kube-system",
+            ];
+            let args = Args::try_parse_from(arguments).expect("must be arguments");
+            let config = args.config().expect("must be a configuration");
+            let name = format!("{}-{restarts}", self.name);
+            let identity = Identity { name, clock: self.clock };
+            let clients = Clients::unlimited(self.wire.clone().client());
+            let environment = Environment::new(clients, identity);
+            let mut program = tokio::spawn(run::work(config, environment, self.stop.child_token()));
+            let lives = match &mut self.crashes {
+                Some(random) if restarts < CRASHES => random.millis(1_000, 90_000),
+                _ => Duration::MAX,
+            };
+            let Ok(ended) = timeout(lives, &mut program).await else {
+                // What it has sent arrives all the same.
+                program.abort();
+                drop(program.await);
+                restarts += 1;
+                sleep(RESTART).await;
+                continue;
+            };
+            let is_over = self.stop.is_cancelled();
+            match ended {
+                Ok(Ok(())) if is_over => return (restarts, problems),
+                Ok(Err(_)) if self.may_end && is_over => return (restarts, problems),
+                Ok(Err(_)) if self.may_end => {}
+                ended => {
+                    problems.push(format!("controller {} ended: {ended:?}", self.name));
+                    return (restarts, problems);
+                }
+            }
+            restarts += 1;
+            sleep(RESTART).await;
+        }
+    }
+}
