@@ -6,8 +6,6 @@ use std::sync::Arc;
 
 use agent_core::agent::{Enforcement, Features};
 use agent_core::check::pressure::PressureFacts;
-use agent_core::protocol::action::Action;
-use agent_core::protocol::event::ActionResult;
 use agent_core::protocol::pressure::Sample;
 use nix::fcntl::OFlag;
 
@@ -45,12 +43,9 @@ pub(super) async fn sample_once(
 async fn sample(host: &Host, kubelet_dir: &str, runtime: Runtime) -> Sample {
     let clock = Clock::new(Arc::default());
     let sink = MeasureSink::new(host.clone(), kubelet_dir, clock, Some(runtime));
-    match sink.carry_out(Action::Measure).await {
-        ActionResult::Measured(Ok(sample)) => *sample,
-        ActionResult::Measured(Err(failure)) => {
-            Sample { unreadable: vec![failure.to_string()], ..Sample::default() }
-        }
-        other => Sample { unreadable: vec![format!("{other:?}")], ..Sample::default() },
+    match sink.node().await {
+        Ok(sample) => *sample,
+        Err(failure) => Sample { unreadable: vec![failure.to_string()], ..Sample::default() },
     }
 }
 

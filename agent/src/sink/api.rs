@@ -64,11 +64,6 @@ impl ApiSink {
         Self { client, node, metrics }
     }
 
-    /// Whether the action is a call to the API.
-    pub fn takes(action: &Action) -> bool {
-        verb(action).is_some()
-    }
-
     /// Carries out one of the actions that it takes.
     pub async fn carry_out(&self, action: Action) -> ActionResult {
         let verb = verb(&action).unwrap_or("none");

@@ -6,10 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
-use agent_core::protocol::action::Action;
-use agent_core::protocol::event::ActionResult;
 use agent_core::protocol::pressure::{ContainerFigures, Figures, PodFigures, Resource, Sample};
-use epilogue_common::outcome::{Failure, FailureKind};
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
@@ -96,23 +94,17 @@ impl MeasureSink {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Carries out `Action::Measure` and `Action::MeasurePods`.
-    pub async fn carry_out(&self, action: Action) -> ActionResult {
-        match action {
-            Action::Measure => ActionResult::Measured(self.take_sample().await.map(Box::new)),
-            Action::MeasurePods { of, pods } => ActionResult::Figures(match of {
-                Resource::Memory => self.memory(pods).await,
-                Resource::Disk => self.disk(pods).await,
-                Resource::Pids => self.tasks(pods).await,
-            }),
-            other => {
-                let words = format!("{other:?} measures nothing");
-                ActionResult::Done(Err(Failure::new(FailureKind::Other, words)))
-            }
+    /// Measures the usage of these pods.
+    pub async fn pods(&self, of: Resource, pods: Vec<PodUid>) -> Outcome<Figures> {
+        match of {
+            Resource::Memory => self.memory(pods).await,
+            Resource::Disk => self.disk(pods).await,
+            Resource::Pids => self.tasks(pods).await,
         }
     }
 
-    async fn take_sample(&self) -> Result<Sample, Failure> {
+    /// Samples the node.
+    pub async fn node(&self) -> Outcome<Box<Sample>> {
         let shared = Arc::clone(&self.shared);
         let node = alongside(move || {
             let mut sampler = shared.sampler.try_lock()?;
@@ -122,7 +114,7 @@ impl MeasureSink {
         let hangs = || failure("the last sample has not finished: a file hangs");
         let mut sample = node?.ok_or_else(hangs)?;
         disks.add_to(&mut sample);
-        Ok(sample)
+        Ok(Box::new(sample))
     }
 
     /// Free space on disks, at most a second old. A disk that hangs keeps its last sample: other
@@ -185,7 +177,7 @@ impl MeasureSink {
         places.paths.clone()
     }
 
-    async fn memory(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
+    async fn memory(&self, pods: Vec<PodUid>) -> Outcome<Figures> {
         let used = self.of_cgroups(pods, memory_of_pods).await?;
         let names = self.names(&used).await;
         let figures = |used: MemoryUse| PodFigures {
@@ -224,7 +216,7 @@ impl MeasureSink {
         }
     }
 
-    async fn tasks(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
+    async fn tasks(&self, pods: Vec<PodUid>) -> Outcome<Figures> {
         let tasks = self.of_cgroups(pods, tasks_of_pods).await?;
         let figures = |tasks| PodFigures { tasks, ..PodFigures::default() };
         Ok(tasks.into_iter().map(|(uid, tasks)| (uid, figures(tasks))).collect())
@@ -235,7 +227,7 @@ impl MeasureSink {
         &self,
         pods: Vec<PodUid>,
         read: fn(&[PodCgroup], &BTreeSet<PodUid>) -> BTreeMap<PodUid, T>,
-    ) -> Result<BTreeMap<PodUid, T>, Failure> {
+    ) -> Outcome<BTreeMap<PodUid, T>> {
         let host = self.shared.host.clone();
         let found = alongside(move || {
             let wanted: BTreeSet<PodUid> = pods.into_iter().collect();
@@ -245,7 +237,7 @@ impl MeasureSink {
         found.await?.ok_or_else(|| failure("there is no cgroup of all pods"))
     }
 
-    async fn disk(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
+    async fn disk(&self, pods: Vec<PodUid>) -> Outcome<Figures> {
         let layers = match &self.shared.runtime {
             Some(runtime) => self.shared.layers.lock().await.ask(runtime, &pods).await,
             None => None,
@@ -278,9 +270,7 @@ fn named(containers: Vec<(String, u64)>, names: &Names) -> Vec<ContainerFigures>
 }
 
 /// Runs blocking work on a thread of its own, with a timeout.
-async fn alongside<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Failure> {
+async fn alongside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
     match timeout(FILES_TIME_MAX, spawn_blocking(work)).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error)) => Err(failure(&format!("measuring ended early: {error}"))),
@@ -307,18 +297,18 @@ mod tests {
         let sink =
             MeasureSink::new(Host::new("/".into()), KUBELET_DIR, Clock::new(Arc::default()), None);
         let hangs = sink.shared.disk_looker.lock();
-        let sample = sink.take_sample().await.expect("must be reported");
+        let sample = sink.node().await.expect("must be reported");
         assert!(sample.signals.contains_key(&Signal::PidAvailable));
         let answered = |sample: &Sample| {
             sample.unreadable.iter().any(|phrase| phrase.contains("do not answer in time"))
         };
         assert!(answered(&sample) && sample.layout.is_none(), "{:?}", sample.unreadable);
         drop(hangs);
-        assert!(!answered(&sink.take_sample().await.expect("must be reported")));
+        assert!(!answered(&sink.node().await.expect("must be reported")));
         let hangs = sink.shared.disk_looker.lock();
         let found = DiskSample { unreadable: vec!["before".into()], ..DiskSample::default() };
         *sink.shared.last_disks.lock() = Some((Duration::ZERO, found));
-        let sample = sink.take_sample().await.expect("must be reported");
+        let sample = sink.node().await.expect("must be reported");
         assert!(answered(&sample) && sample.unreadable.contains(&"before".to_owned()));
         drop(hangs);
     }

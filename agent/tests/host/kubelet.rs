@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use agent_core::protocol::action::Action;
 use agent_core::protocol::event::Event;
 use agent_core::protocol::node::{Healthz, KubeletEviction, KubeletFacts};
 use epilogue_agent::bus::Bus;
@@ -204,7 +203,7 @@ async fn the_kubelet_is_sampled_anew_when_locks_change_and_at_an_announcement() 
         settled(&mut probe).await;
         node.login1.turn(|state| state.locks.push((0, its_lock(PID))));
         let sink = node.sink();
-        sink.carry_out(&Action::TakeLock).await;
+        sink.take_lock().await;
         while seen(&mut events).await.lock_armed != Some(true) {}
         systemd.turn(|state| state.main_pid = 0);
         node.login1.shut_down("reboot").await;
