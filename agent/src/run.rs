@@ -258,7 +258,6 @@ impl Shared {
         let notices = EventSink::new(self.reads.client.clone(), node.clone(), metrics.clone());
         let bus_address = self.bus_address.clone();
         let logind = LogindSink::new(bus_address, self.host.clone(), self.words.clone());
-        let api = metrics.api().clone();
         let runtime = self.config.runtime.clone().map(Runtime::new);
         let measure = MeasureSink::new(
             self.host.clone(),
@@ -267,7 +266,7 @@ impl Shared {
             runtime.clone(),
         );
         let sinks = AllSinks {
-            api: ApiSink::new(self.writes.client.clone(), node.clone(), api),
+            api: ApiSink::new(self.writes.client.clone(), node.clone(), metrics.clone()),
             notices,
             clock: self.clock.clone(),
             logind: Arc::new(logind),

@@ -14,7 +14,7 @@ use epilogue_common::names::node_condition;
 use super::values::{Figure, Values};
 
 /// Reads a metric's values from the status.
-pub(super) type Read = fn(&Status, &mut Values);
+pub(super) type Read = fn(&Status, &Values);
 
 /// Name, help, labels, values. What ends in `_total` is a counter.
 pub(super) type Row = (&'static str, &'static str, &'static [&'static str], Read);

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use crate::calls::{JSON, MERGE, STRATEGIC, is_our_taint, request};
-use crate::metrics::ApiMetrics;
+use crate::metrics::Metrics;
 use crate::source::wire_pod::WirePod;
 
 /// Maximum time of one attempt with all of its round trips.
@@ -34,7 +34,7 @@ const BRIEF: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v
 pub struct ApiSink {
     client: Client,
     node: String,
-    metrics: ApiMetrics,
+    metrics: Metrics,
 }
 
 /// The part of a node that is read to write its taints.
@@ -60,7 +60,7 @@ struct TaintedSpec {
 
 impl ApiSink {
     /// A sink for the node of this name.
-    pub fn new(client: Client, node: String, metrics: ApiMetrics) -> Self {
+    pub fn new(client: Client, node: String, metrics: Metrics) -> Self {
         Self { client, node, metrics }
     }
 
@@ -76,7 +76,7 @@ impl ApiSink {
             ActionResult::Done(Err(failure)) | ActionResult::Pod(Err(failure)) => Some(failure),
             _ => None,
         };
-        self.metrics.ended(verb, failure.map(|failure| failure.kind), begun.elapsed());
+        self.metrics.call(verb, failure.map(|failure| failure.kind), begun.elapsed());
         if let Some(failure) = failure {
             tracing::debug!(verb, kind = ?failure.kind, %failure, "call to the API failed");
         }

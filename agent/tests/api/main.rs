@@ -30,7 +30,7 @@ async fn carried_out(action: Action, answers: Vec<Answer>) -> (ActionResult, Vec
     let (client, server) = Server::client(answers);
     let registry = Registry::new();
     let metrics = Metrics::new(&registry).expect("must register");
-    let sink = ApiSink::new(client, "n1".to_owned(), metrics.api().clone());
+    let sink = ApiSink::new(client, "n1".to_owned(), metrics);
     let result = sink.carry_out(action).await;
     assert_ne!(label(&registry, "api_calls_total"), "none", "each call has a name in metrics");
     (result, server.asked())
