@@ -29,7 +29,7 @@ pub struct StatusCollector {
 impl StatusCollector {
     /// A collector of this status.
     pub fn new(status: watch::Receiver<Status>) -> prometheus::Result<Self> {
-        let rows = OF_SHUTDOWNS.iter().chain(&OF_PODS).chain(&OF_PRESSURE);
+        let rows = OF_SHUTDOWNS.iter().chain(OF_PODS).chain(OF_PRESSURE);
         let rows =
             rows.map(|(name, help, labels, read)| Ok((Values::new(name, help, labels)?, *read)));
         let rows = rows.collect::<prometheus::Result<_>>()?;
