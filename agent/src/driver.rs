@@ -213,15 +213,3 @@ fn name(pod: &PodRef) -> String {
 fn goes_on(run: &ShutdownStatus) -> bool {
     !run.cancelled && run.released_after.is_none()
 }
-
-impl<S> std::fmt::Debug for Driver<S> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Driver").field("agent", &self.parts.agent).finish_non_exhaustive()
-    }
-}
-
-impl<S> std::fmt::Debug for Parts<S> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Parts").field("node", &self.node).finish_non_exhaustive()
-    }
-}

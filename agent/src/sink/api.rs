@@ -205,9 +205,3 @@ fn no_answer() -> Failure {
     let words = format!("no answer within {} s", ATTEMPT_MAX.as_secs());
     Failure::new(FailureKind::Unknown, words)
 }
-
-impl std::fmt::Debug for ApiSink {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("ApiSink").field("node", &self.node).finish_non_exhaustive()
-    }
-}

@@ -108,12 +108,6 @@ fn prefix(text: &str, bytes_max: usize) -> &str {
     &text[..end]
 }
 
-impl std::fmt::Debug for EventSink {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("EventSink").field("node", &self.node).finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
