@@ -340,7 +340,6 @@ impl Shared {
         let period = PERIOD.min(self.config.features.stuck_times.dead);
         let token = self.token_file.as_deref();
         let settings = KubeletSettings::new(&self.config.kubelet, token, period);
-        let age = Box::new(move || age.get());
         KubeletSource::new(settings, self.bus_address.clone(), self.host.clone(), age)
     }
 }

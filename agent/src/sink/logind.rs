@@ -16,10 +16,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::bus::{Answer, Bus, CallError, as_failure, refusal};
 use crate::host::{Host, HostError};
-use crate::source::logind::{Logind, OurLock, granted};
+use crate::source::logind::{Logind, OurLock, UNIT, granted};
 use crate::source::systemd::Systemd;
 
-const UNIT: &str = "systemd-logind.service";
 /// How long logind may take to read its files again after the signal.
 const FOLLOW_TIME_MAX: Duration = Duration::from_secs(5);
 /// The same after an answer that the signal was not sent.

@@ -1,7 +1,6 @@
 //! Observes the kubelet on this node: its lock, its unit, its health, its configuration. Each of
 //! them alone misleads; the core decides what they mean together.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use tokio::time::sleep;
 
 use super::kubelet_config::KubeletConfig;
 use super::kubelet_http::{configuration, healthz};
+use super::lease::LeaseAge;
 use super::logind::{Logind, NAME};
 use super::logind_session::Changes;
 use super::systemd::{Systemd, UnitState};
@@ -55,10 +55,8 @@ impl KubeletSettings {
     }
 }
 
-/// Returns how long ago the node's lease was renewed, if that is known.
-pub type LeaseAge = Box<dyn Fn() -> Option<Duration> + Send + Sync>;
-
 /// Checks the kubelet.
+#[derive(Debug)]
 pub struct KubeletSource {
     settings: KubeletSettings,
     bus_address: String,
@@ -67,13 +65,6 @@ pub struct KubeletSource {
     /// The last answer of `/configz`, and the process that gave it: it is fixed at the kubelet's
     /// start.
     configured: Mutex<Option<(u32, KubeletConfig)>>,
-}
-
-impl fmt::Debug for KubeletSource {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut source = formatter.debug_struct("KubeletSource");
-        source.field("settings", &self.settings).finish_non_exhaustive()
-    }
 }
 
 impl KubeletSource {
@@ -108,7 +99,7 @@ impl KubeletSource {
             main_pid,
             unit_active: unit.map(|unit| unit.active),
             healthy,
-            lease_age: (self.lease_age)(),
+            lease_age: self.lease_age.get(),
             eviction: config.map(|config| config.eviction),
         }
     }

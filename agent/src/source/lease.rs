@@ -41,6 +41,11 @@ struct Spec {
 }
 
 impl LeaseAge {
+    /// Takes in what a read found just now; `None` if the lease has no time, or is not there.
+    pub fn found(&self, age: Option<Duration>) {
+        *self.0.lock() = age.map(|age| (age, Instant::now()));
+    }
+
     /// How long ago the lease was renewed at the last read. `None` if the last read is too old:
     /// without the API, the age would only seem to grow.
     pub fn get(&self) -> Option<Duration> {
@@ -59,8 +64,7 @@ pub async fn run(client: Client, node: String, age: LeaseAge, reachable: Flag) {
         match timeout(READ_MAX, read(&client, &path)).await {
             Ok(Ok(renewed)) => {
                 reachable.pass();
-                let seen = renewed.map(|at| (since(at), Instant::now()));
-                *age.0.lock() = seen;
+                age.found(renewed.map(since));
             }
             Ok(Err(why)) => reachable.fail(why),
             Err(_) => reachable.fail(format!("no answer within {} s", READ_MAX.as_secs())),

@@ -7,6 +7,7 @@ use agent_core::protocol::event::Event;
 use agent_core::protocol::node::{Healthz, KubeletEviction, KubeletFacts};
 use epilogue_agent::bus::Bus;
 use epilogue_agent::source::kubelet::{Configz, KubeletSettings, KubeletSource, PERIOD};
+use epilogue_agent::source::lease::LeaseAge;
 use epilogue_agent::source::systemd::Systemd;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -68,7 +69,8 @@ fn source(
         }),
         period: PERIOD,
     };
-    let lease_age = Box::new(|| Some(Duration::from_secs(3)));
+    let lease_age = LeaseAge::default();
+    lease_age.found(Some(Duration::from_secs(3)));
     KubeletSource::new(settings, node.bus.address.clone(), node.host(), lease_age)
 }
 
