@@ -44,7 +44,7 @@ async fn facts(args: CheckArgs, config: CheckConfig) -> anyhow::Result<Facts> {
     let features = &config.features;
     let pressure = pressure::sample_once(&host, &config.kubelet.dir, cri, features).await;
     let (api, token) = ask_api(config.api).await;
-    let settings = KubeletSettings::new(&config.kubelet, token.as_deref(), PERIOD);
+    let settings = KubeletSettings { place: config.kubelet, token, period: PERIOD };
     let kubelet = Some(ask_kubelet(settings, &bus_address, &host).await);
     let priority_groups = config.priority_groups;
     Ok(Facts { bus_address, bus, runtime, kubelet, api, conf_files, priority_groups, pressure })

@@ -338,8 +338,8 @@ impl Shared {
 
     fn kubelet(&self, age: LeaseAge) -> KubeletSource {
         let period = PERIOD.min(self.config.features.stuck_times.dead);
-        let token = self.token_file.as_deref();
-        let settings = KubeletSettings::new(&self.config.kubelet, token, period);
+        let (place, token) = (self.config.kubelet.clone(), self.token_file.clone());
+        let settings = KubeletSettings { place, token, period };
         KubeletSource::new(settings, self.bus_address.clone(), self.host.clone(), age)
     }
 }

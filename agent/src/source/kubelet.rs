@@ -1,7 +1,6 @@
 //! Observes the kubelet on this node: its lock, its unit, its health, its configuration. Each of
 //! them alone misleads; the core decides what they mean together.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use agent_core::check::facts::Inhibitor;
@@ -16,11 +15,9 @@ use super::lease::LeaseAge;
 use super::logind::{Logind, NAME};
 use super::logind_session::Changes;
 use super::systemd::{Systemd, UnitState};
-use crate::args;
+use crate::args::KubeletPlace;
 use crate::bus::Bus;
 use crate::host::Host;
-
-pub use super::kubelet_http::Configz;
 
 /// How often the kubelet is checked while nothing changes.
 pub const PERIOD: Duration = Duration::from_mins(1);
@@ -29,30 +26,16 @@ const PERIOD_GOING_DOWN: Duration = Duration::from_secs(2);
 /// Minimum time between two checks. Locks come and go in bursts; one check covers a burst.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 
-/// Where to find the kubelet.
+/// How to check the kubelet.
 #[derive(Clone, Debug)]
 pub struct KubeletSettings {
-    /// Names of its unit in systemd, such as `kubelet.service`. Distributions use several, and k3s
-    /// has one for servers and one for workers. The first that is loaded counts.
-    pub units: Vec<String>,
-    /// The address of its `/healthz`, on the loopback; `None` if it is turned off.
-    pub healthz: Option<SocketAddr>,
-    /// Where to read its configuration; `None` if the agent does not.
-    pub configz: Option<Configz>,
+    /// Where it is.
+    pub place: KubeletPlace,
+    /// The token's file; its bearer needs `get` on `nodes/configz`. Without it, the kubelet's
+    /// configuration is not read.
+    pub token: Option<String>,
     /// Time between two checks while nothing happens.
     pub period: Duration,
-}
-
-impl KubeletSettings {
-    /// The settings of the flags. Without a token's file, its configuration is not read.
-    pub fn new(config: &args::KubeletConfig, token: Option<&str>, period: Duration) -> Self {
-        let configz = config.configz.zip(token).map(|(address, token)| Configz {
-            address,
-            token: token.into(),
-            directory: config.dir.clone(),
-        });
-        Self { units: config.units.clone(), healthz: config.healthz, configz, period }
-    }
 }
 
 /// Checks the kubelet.
@@ -81,7 +64,7 @@ impl KubeletSource {
     /// Asks all sources at once, now. Takes a second, or a few if the bus does not answer.
     pub async fn ask(&self) -> KubeletFacts {
         let health = async {
-            match self.settings.healthz {
+            match self.settings.place.healthz {
                 Some(address) => healthz(address, &self.host).await,
                 None => None,
             }
@@ -136,7 +119,7 @@ impl KubeletSource {
             Logind::on(&bus).await.ok()?.inhibitors().await.ok()
         };
         let unit = async {
-            match Systemd::on(&bus).first_of(&self.settings.units).await {
+            match Systemd::on(&bus).first_of(&self.settings.place.units).await {
                 Ok(unit) => unit,
                 Err(error) => {
                     tracing::debug!(error = error.message, "systemd says nothing of the unit");
@@ -151,7 +134,8 @@ impl KubeletSource {
 
     /// The configuration, read once per process of the kubelet.
     async fn config(&self, unit: Option<UnitState>) -> Option<KubeletConfig> {
-        let configz = self.settings.configz.as_ref()?;
+        let KubeletSettings { place, token, .. } = &self.settings;
+        let (address, token) = (place.configz?, token.as_ref()?);
         let pid = unit.and_then(|unit| unit.main_pid);
         let mut configured = self.configured.lock().await;
         if let (Some(pid), Some((asked, config))) = (pid, configured.as_ref())
@@ -159,7 +143,7 @@ impl KubeletSource {
         {
             return Some(config.clone());
         }
-        match configuration(configz, &self.host).await {
+        match configuration(address, token, &place.dir, &self.host).await {
             Ok(config) => {
                 *configured = pid.map(|pid| (pid, config.clone()));
                 Some(config)

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use agent_core::protocol::event::Event;
 use agent_core::protocol::node::{Healthz, KubeletEviction, KubeletFacts};
+use epilogue_agent::args::KubeletPlace;
 use epilogue_agent::bus::Bus;
-use epilogue_agent::source::kubelet::{Configz, KubeletSettings, KubeletSource, PERIOD};
+use epilogue_agent::source::kubelet::{KubeletSettings, KubeletSource, PERIOD};
 use epilogue_agent::source::lease::LeaseAge;
 use epilogue_agent::source::systemd::Systemd;
 use tokio::sync::{mpsc, watch};
@@ -57,18 +58,15 @@ fn source(
         node.write("proc/net/tcp", &line);
         node.write("proc/net/tcp6", "");
     }
-    let token = node.root.path().join("token");
-    let settings = KubeletSettings {
+    let place = KubeletPlace {
         // The first unit is another distribution's.
         units: vec!["rke2-agent.service".into(), UNIT.into()],
+        dir: "/var/lib/kubelet".to_owned(),
         healthz,
-        configz: configz.map(|address| Configz {
-            address,
-            token,
-            directory: "/var/lib/kubelet".into(),
-        }),
-        period: PERIOD,
+        configz,
     };
+    let token = Some(node.root.path().join("token").display().to_string());
+    let settings = KubeletSettings { place, token, period: PERIOD };
     let lease_age = LeaseAge::default();
     lease_age.found(Some(Duration::from_secs(3)));
     KubeletSource::new(settings, node.bus.address.clone(), node.host(), lease_age)
