@@ -13,7 +13,6 @@ use epilogue_runtime::api_error::classify;
 use epilogue_runtime::reply;
 use http::{HeaderValue, Method, header};
 use kube::Client;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
@@ -35,27 +34,6 @@ pub struct ApiSink {
     client: Client,
     node: String,
     metrics: Metrics,
-}
-
-/// The part of a node that is read to write its taints.
-#[derive(Debug, Deserialize)]
-struct TaintedNode {
-    metadata: Version,
-    #[serde(default)]
-    spec: TaintedSpec,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Version {
-    resource_version: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct TaintedSpec {
-    /// Kept as they are: the taints of others go back with all their fields.
-    #[serde(default)]
-    taints: Vec<Value>,
 }
 
 impl ApiSink {
@@ -133,22 +111,19 @@ impl ApiSink {
     /// as a whole, only at the version that it read. Changes of others stay, and this attempt then
     /// fails as a conflict.
     async fn taint(&self, present: bool) -> Outcome<()> {
-        let node: TaintedNode = self.get(&self.node_path()).await?;
-        let mut taints = node.spec.taints;
-        let before = taints.len();
+        let node: Value = self.get(&self.node_path()).await?;
+        // As they are: the taints of others go back with all their fields.
+        let mut taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+        if taints.iter().any(is_our_taint) == present {
+            return Ok(());
+        }
         if present {
-            if taints.iter().any(is_our_taint) {
-                return Ok(());
-            }
             taints.push(json!({"key": SHUTTING_DOWN_TAINT, "effect": "NoSchedule"}));
         } else {
             taints.retain(|taint| !is_our_taint(taint));
-            if taints.len() == before {
-                return Ok(());
-            }
         }
         let body = json!({
-            "metadata": {"resourceVersion": node.metadata.resource_version},
+            "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
             "spec": {"taints": taints},
         });
         self.patch(&self.node_path(), MERGE, &body).await

@@ -10,9 +10,9 @@ use epilogue_runtime::api_error::classify;
 use epilogue_runtime::health::Flag;
 use http::Method;
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use parking_lot::Mutex;
-use serde::Deserialize;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use crate::calls::request;
@@ -27,18 +27,6 @@ const SEEN_AGE_MAX: Duration = Duration::from_secs(40);
 /// The age of the lease at the last read, and the time of that read.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseAge(Arc<Mutex<Option<(Duration, Instant)>>>);
-
-#[derive(Debug, Deserialize)]
-struct Lease {
-    #[serde(default)]
-    spec: Spec,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Spec {
-    renew_time: Option<String>,
-}
 
 impl LeaseAge {
     /// Takes in what a read found just now; `None` if the lease has no time, or is not there.
@@ -78,7 +66,7 @@ async fn read(client: &Client, path: &str) -> Result<Option<Timestamp>, String> 
     let request = request(Method::GET, path, None).map_err(|failure| failure.message)?;
     let lease: Outcome<Lease> = client.request(request).await.map_err(classify);
     match lease {
-        Ok(lease) => Ok(lease.spec.renew_time.and_then(|text| text.parse().ok())),
+        Ok(lease) => Ok(lease.spec.and_then(|spec| spec.renew_time).map(|time| time.0)),
         Err(failure) => match failure.kind {
             FailureKind::NotFound | FailureKind::Forbidden => Ok(None),
             _ => Err(failure.message),
