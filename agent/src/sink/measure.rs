@@ -14,9 +14,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::cgroups::{Kubepods, PodCgroup};
 use crate::clock::Clock;
-use crate::cri::Runtime;
 use crate::cri::stats::FilesystemUsage;
 use crate::cri::wire::CONTAINER_NAME_LABEL;
+use crate::cri::{CriError, Runtime};
 use crate::host::Host;
 use crate::sink::layers::LayerBook;
 use crate::source::pressure::{
@@ -32,7 +32,7 @@ const FILES_TIME_MAX: Duration = Duration::from_secs(5);
 const DISKS_EVERY: Duration = Duration::from_secs(1);
 /// How long a sample waits for file systems.
 const DISKS_TIME_MAX: Duration = Duration::from_millis(200);
-/// How long a sample waits for the runtime to report where its images lie.
+/// How long a measurement waits for each answer of the runtime.
 const RUNTIME_TIME_MAX: Duration = Duration::from_millis(500);
 /// How long until a runtime that did not answer is asked again.
 const ASK_AGAIN: Duration = Duration::from_mins(1);
@@ -157,22 +157,17 @@ impl MeasureSink {
             }
             places.ask_at = Some(now + ASK_AGAIN);
         }
-        let asked =
-            timeout(RUNTIME_TIME_MAX, async { runtime.client().await?.image_fs_info().await });
+        let answer =
+            asked("where images lie", async { runtime.client().await?.image_fs_info().await });
         let first = |list: Vec<FilesystemUsage>| {
             list.into_iter().next()?.fs_id.map(|id| id.mountpoint).filter(|path| !path.is_empty())
         };
-        let answered = asked.await;
+        let answer = answer.await;
         let mut places = self.shared.places.lock();
-        match answered {
-            Ok(Ok(answered)) => {
-                let containers = first(answered.container_filesystems);
-                places.paths =
-                    FilesystemPaths { images: first(answered.image_filesystems), containers };
-                places.logged = places.paths.images.is_some();
-            }
-            Ok(Err(error)) => tracing::debug!(%error, "the runtime does not say where images lie"),
-            Err(_) => tracing::debug!("the runtime does not say in time where images lie"),
+        if let Some(answer) = answer {
+            let containers = first(answer.container_filesystems);
+            places.paths = FilesystemPaths { images: first(answer.image_filesystems), containers };
+            places.logged = places.paths.images.is_some();
         }
         places.paths.clone()
     }
@@ -198,22 +193,17 @@ impl MeasureSink {
             }
         }
         let Some(runtime) = &self.shared.runtime else { return Names::new() };
-        let asked = async { runtime.client().await?.containers(None).await };
-        match timeout(RUNTIME_TIME_MAX, asked).await {
-            Ok(Ok(containers)) => {
-                let mut names: Names = ids().map(|id| (id.clone(), None)).collect();
-                names.extend(containers.into_iter().map(|mut container| {
-                    (container.id, container.labels.remove(CONTAINER_NAME_LABEL))
-                }));
-                self.shared.names.lock().clone_from(&names);
-                names
-            }
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "the runtime does not name its containers");
-                self.shared.names.lock().clone()
-            }
-            Err(_) => self.shared.names.lock().clone(),
+        let containers = asked("what its containers are called", async {
+            runtime.client().await?.containers(None).await
+        });
+        if let Some(containers) = containers.await {
+            let mut names: Names = ids().map(|id| (id.clone(), None)).collect();
+            names.extend(containers.into_iter().map(|mut container| {
+                (container.id, container.labels.remove(CONTAINER_NAME_LABEL))
+            }));
+            *self.shared.names.lock() = names;
         }
+        self.shared.names.lock().clone()
     }
 
     async fn tasks(&self, pods: Vec<PodUid>) -> Outcome<Figures> {
@@ -267,6 +257,16 @@ fn named(containers: Vec<(String, u64)>, names: &Names) -> Vec<ContainerFigures>
         Some(ContainerFigures { name, memory: Some(memory), ..ContainerFigures::default() })
     };
     containers.into_iter().filter_map(figures).collect()
+}
+
+/// The runtime's answer, if it comes in time. `what` says what it answers.
+async fn asked<T>(what: &str, answer: impl Future<Output = Result<T, CriError>>) -> Option<T> {
+    match timeout(RUNTIME_TIME_MAX, answer).await {
+        Ok(Ok(answer)) => return Some(answer),
+        Ok(Err(error)) => tracing::debug!(%error, "the runtime does not say {what}"),
+        Err(_) => tracing::debug!("the runtime does not say in time {what}"),
+    }
+    None
 }
 
 /// Runs blocking work on a thread of its own, with a timeout.
