@@ -52,12 +52,12 @@ impl Collector for StatusCollector {
         let mut since = self.held_since.lock();
         let is_held = status.lock == LockState::Held;
         *since = is_held.then(|| since.unwrap_or_else(Instant::now));
-        self.all().for_each(Values::reset);
         self.held_for.set(since.map_or(Duration::ZERO, |since| since.elapsed()));
         for (values, read) in &self.rows {
             read(&status, values);
         }
-        self.all().flat_map(|values| values.collector().collect()).collect()
+        // Between scrapes it holds no value.
+        self.all().flat_map(Values::take).collect()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, Opts};
 
 /// The values of one metric, by those of its labels.
@@ -73,12 +74,14 @@ impl Values {
         }
     }
 
-    /// Forgets all values.
-    pub(super) fn reset(&self) {
+    /// The metric with its values, which it then forgets.
+    pub(super) fn take(&self) -> Vec<MetricFamily> {
+        let families = self.collector().collect();
         match self {
             Self::Counter(metric) => metric.reset(),
             Self::Gauge(metric) => metric.reset(),
         }
+        families
     }
 
     pub(super) fn collector(&self) -> &dyn Collector {
