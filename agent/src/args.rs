@@ -16,7 +16,7 @@ use agent_core::time_span::TimeSpan;
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub use check::{CheckArgs, CheckConfig};
-pub use host::{HostArgs, KubeletArgs, KubeletConfig};
+pub use host::{HostArgs, KubeletArgs, KubeletPlace};
 pub use leave::{LeaveArgs, LeaveConfig};
 pub use leave_status::LeaveStatusArgs;
 pub use pressure::{PressureArgs, PressureArgsError};

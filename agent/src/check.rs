@@ -21,6 +21,7 @@ use crate::host::Host;
 use crate::report_table;
 use crate::run::block_on;
 use crate::source::kubelet::{KubeletSettings, KubeletSource, PERIOD};
+use crate::source::lease::LeaseAge;
 use crate::source::logind::{Logind, NAME};
 
 /// Checks the node; 1 if a check fails.
@@ -43,7 +44,7 @@ async fn facts(args: CheckArgs, config: CheckConfig) -> anyhow::Result<Facts> {
     let features = &config.features;
     let pressure = pressure::sample_once(&host, &config.kubelet.dir, cri, features).await;
     let (api, token) = ask_api(config.api).await;
-    let settings = KubeletSettings::new(&config.kubelet, token.as_deref(), PERIOD);
+    let settings = KubeletSettings { place: config.kubelet, token, period: PERIOD };
     let kubelet = Some(ask_kubelet(settings, &bus_address, &host).await);
     let priority_groups = config.priority_groups;
     Ok(Facts { bus_address, bus, runtime, kubelet, api, conf_files, priority_groups, pressure })
@@ -66,7 +67,7 @@ async fn ask_api(wanted: Option<(ClientOptions, String)>) -> (Option<ApiFacts>, 
 
 /// Asks about the kubelet. Leaves out its lease, which the agent may not read.
 async fn ask_kubelet(settings: KubeletSettings, bus_address: &str, host: &Host) -> KubeletFacts {
-    let no_lease = Box::new(|| None);
+    let no_lease = LeaseAge::default();
     KubeletSource::new(settings, bus_address.to_owned(), host.clone(), no_lease).ask().await
 }
 

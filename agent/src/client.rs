@@ -2,7 +2,6 @@
 //! connection, so that no list and no event delays a write. Never limits or repeats a request: the
 //! core decides that.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,12 +75,6 @@ fn server_time(headers: &HeaderMap) -> Option<Timestamp> {
     static PARSER: DateTimeParser = DateTimeParser::new();
     let text = headers.get(header::DATE)?.to_str().ok()?;
     PARSER.parse_timestamp(text).ok()
-}
-
-impl fmt::Debug for LinkedClient {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("LinkedClient").field(&self.link).finish()
-    }
 }
 
 #[cfg(test)]

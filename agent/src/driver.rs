@@ -59,16 +59,9 @@ pub enum DriverError {
 pub struct Driver<S> {
     parts: Parts<S>,
     lanes: Lanes,
-    running: JoinSet<Ended>,
+    running: JoinSet<(ActionId, ActionResult)>,
     /// When the core wants to decide again, on CLOCK_MONOTONIC.
     wake: Option<Duration>,
-}
-
-/// The result of an action's task.
-struct Ended {
-    id: ActionId,
-    lane: Lane,
-    result: ActionResult,
 }
 
 /// What the driver starts with.
@@ -110,7 +103,8 @@ impl<S: Sinks> Driver<S> {
             tokio::select! {
                 event = self.parts.events.recv() => self.take(event.ok_or(DriverError::NoSources)?),
                 Some(ended) = self.running.join_next() => {
-                    self.finished(ended.map_err(DriverError::Panicked)?);
+                    let (id, result) = ended.map_err(DriverError::Panicked)?;
+                    self.handle(Event::Finished { id, result });
                 }
                 () = due => {}
                 () = stop.cancelled(), if !stopping => {
@@ -143,14 +137,6 @@ impl<S: Sinks> Driver<S> {
         self.parts.agent.handle(event, now);
     }
 
-    fn finished(&mut self, ended: Ended) {
-        let Ended { id, lane, result } = ended;
-        if let Some((id, action)) = self.lanes.free(lane) {
-            self.start(lane, id, action);
-        }
-        self.handle(Event::Finished { id, result });
-    }
-
     /// Starts all actions that are due now.
     fn act(&mut self) {
         loop {
@@ -161,32 +147,25 @@ impl<S: Sinks> Driver<S> {
                 return;
             }
             for (id, action) in plan.actions {
-                self.pass_on(id, action, now);
-            }
-        }
-    }
-
-    /// Passes an action to the lane of its sink.
-    fn pass_on(&mut self, id: ActionId, action: Action, now: Now) {
-        match action {
-            Action::Log(line) => self.log(&line),
-            action => {
-                self.parts.traces.action(id, &action, self.parts.agent.status(), now);
-                let lane = self.parts.sinks.lane(&action);
-                if let Some((id, action)) = self.lanes.enter(lane, id, action) {
-                    self.start(lane, id, action);
+                match action {
+                    Action::Log(line) => self.log(&line),
+                    action => self.start(id, action, now),
                 }
             }
         }
     }
 
-    fn start(&mut self, lane: Lane, id: ActionId, action: Action) {
+    /// Starts an action, once those before it in its lane have ended.
+    fn start(&mut self, id: ActionId, action: Action, now: Now) {
         tracing::debug!(id = id.0, ?action, "action");
-        let before = self.parts.traces.before(&action, self.parts.agent.status(), self.now());
+        let status = self.parts.agent.status();
+        self.parts.traces.action(id, &action, status, now);
+        let flushed = self.parts.traces.before(&action, status, now);
+        let mut place = self.lanes.enter(self.parts.sinks.lane(&action));
         let work = self.parts.sinks.carry_out(action);
         self.running.spawn(async move {
-            before.await;
-            Ended { id, lane, result: work.await }
+            tokio::join!(place.turn(), flushed);
+            (id, work.await)
         });
     }
 
@@ -233,16 +212,4 @@ fn name(pod: &PodRef) -> String {
 
 fn goes_on(run: &ShutdownStatus) -> bool {
     !run.cancelled && run.released_after.is_none()
-}
-
-impl<S> std::fmt::Debug for Driver<S> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Driver").field("agent", &self.parts.agent).finish_non_exhaustive()
-    }
-}
-
-impl<S> std::fmt::Debug for Parts<S> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Parts").field("node", &self.node).finish_non_exhaustive()
-    }
 }

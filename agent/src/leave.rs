@@ -24,10 +24,9 @@ use crate::calls::{MERGE, STRATEGIC, is_our_taint, send};
 use crate::host::Host;
 use crate::run::block_on;
 use crate::sink::journal::FILE_NAME;
-use crate::source::logind::{Logind, NAME, WHO};
+use crate::source::logind::{Logind, NAME, UNIT, WHO};
 use crate::source::systemd::Systemd;
 
-const LOGIND_UNIT: &str = "systemd-logind.service";
 /// Maximum number of attempts after conflicts: others write to the node's object too.
 const CONFLICTS_MAX: usize = 5;
 
@@ -51,7 +50,7 @@ async fn leave(args: &LeaveArgs, config: LeaveConfig) -> ExitCode {
     let host = Host::new(args.host.root.clone());
     let address = args.host.bus_address.clone().unwrap_or_else(|| host.bus_address());
     let bus = Bus::connect(&address).await.ok();
-    if let Some(why) = objection(bus.as_ref()).await {
+    if let Err(why) = objection(bus.as_ref()).await {
         eprintln!("epilogue-agent: {why}; nothing was changed");
         return ExitCode::FAILURE;
     }
@@ -83,45 +82,40 @@ async fn leave(args: &LeaveArgs, config: LeaveConfig) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Why `leave` must change nothing now. Without a bus, or without logind on it, the node has no
-/// announced shutdown. A logind that does not answer may be shutting down.
-async fn objection(bus: Option<&Bus>) -> Option<String> {
-    let bus = bus?;
-    let unknown = |what: &str, error: &CallError| {
-        let why = &error.message;
-        Some(format!("logind does not say {what} ({why}): try again when it answers"))
+/// Why `leave` must change nothing now, if so. Without a bus, or without logind on it, the node has
+/// no announced shutdown. A logind that does not answer may be shutting down.
+async fn objection(bus: Option<&Bus>) -> Result<(), String> {
+    let Some(bus) = bus else { return Ok(()) };
+    let unknown = |what: &'static str| {
+        move |CallError { message, .. }| {
+            format!("logind does not say {what} ({message}): try again when it answers")
+        }
     };
-    match bus.owner_of(NAME).await {
-        Ok(Some(_)) => {}
-        Ok(None) => return None,
-        Err(error) => return unknown("whether it runs", &error),
+    let goes_down = "whether the node is shutting down";
+    if bus.owner_of(NAME).await.map_err(unknown("whether it runs"))?.is_none() {
+        return Ok(());
     }
-    let logind = match Logind::on(bus).await {
-        Ok(logind) => logind,
-        Err(error) => return unknown("whether the node is shutting down", &error),
-    };
-    match logind.preparing().await {
-        Ok(false) => {}
-        Ok(true) => return Some("the node is shutting down".to_owned()),
-        Err(error) => return unknown("whether the node is shutting down", &error),
+    let logind = Logind::on(bus).await.map_err(unknown(goes_down))?;
+    if logind.preparing().await.map_err(unknown(goes_down))? {
+        return Err("the node is shutting down".to_owned());
     }
-    let locks = match logind.inhibitors().await {
-        Ok(locks) => locks,
-        Err(error) => return unknown("whether an agent holds a lock", &error),
-    };
+    let locks = logind.inhibitors().await.map_err(unknown("whether an agent holds a lock"))?;
     let runs = |lock: &Inhibitor| lock.who == WHO && lock.holds_shutdown("delay");
-    locks.iter().any(runs).then(|| "an agent runs on this node: stop it first".to_owned())
+    if locks.iter().any(runs) {
+        return Err("an agent runs on this node: stop it first".to_owned());
+    }
+    Ok(())
 }
 
 async fn drop_in(host: &Host, bus: Option<&Bus>) -> Done {
     if !remove(&host.path(OUR_DROP_IN))? {
         return Ok(format!("there is no {OUR_DROP_IN}"));
     }
-    let by_hand = format!("run `systemctl kill -s HUP {LOGIND_UNIT}`");
+    let by_hand = format!("run `systemctl kill -s HUP {UNIT}`");
     let Some(bus) = bus else {
         return Err(format!("removed {OUR_DROP_IN}, but the bus is unreachable: {by_hand}"));
     };
-    match Systemd::on(bus).hang_up(LOGIND_UNIT).await {
+    match Systemd::on(bus).hang_up(UNIT).await {
         Ok(()) => Ok(format!("removed {OUR_DROP_IN}, and had logind read its files again")),
         Err(error) => Err(format!("removed {OUR_DROP_IN}, but {}: {by_hand}", error.message)),
     }

@@ -1,6 +1,8 @@
 //! Holds the agent's shells: they ask the node and the API, act on them, and read the clocks. A
 //! library so that tests run each part against doubles; `main.rs` is the program.
 
+#![allow(missing_debug_implementations, reason = "only this crate's tests use it")]
+
 pub mod args;
 pub mod bus;
 mod calls;

@@ -11,7 +11,6 @@
 mod connect;
 
 use std::error::Error as _;
-use std::fmt;
 use std::iter::successors;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -220,11 +219,5 @@ impl Service<Request<Body>> for Link {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         Box::pin(self.clone().send(request))
-    }
-}
-
-impl fmt::Debug for Link {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Link").field("target", &self.shared.target).finish_non_exhaustive()
     }
 }

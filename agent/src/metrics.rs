@@ -4,8 +4,10 @@
 use std::time::Duration;
 
 use epilogue_common::outcome::FailureKind;
-use prometheus::core::Collector;
-use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
+use prometheus::{
+    HistogramVec, IntCounter, IntCounterVec, Registry, register_histogram_vec_with_registry,
+    register_int_counter_vec_with_registry, register_int_counter_with_registry,
+};
 
 mod rows;
 mod status;
@@ -22,64 +24,49 @@ const CALL_SECONDS: [f64; 9] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 /// The metrics that are counted where they happen.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    api: ApiMetrics,
+    calls: IntCounterVec,
+    call_seconds: HistogramVec,
     notices: IntCounter,
     events: IntCounterVec,
-}
-
-/// Calls to the API.
-#[derive(Clone, Debug)]
-pub struct ApiMetrics {
-    calls: IntCounterVec,
-    seconds: HistogramVec,
 }
 
 impl Metrics {
     /// Registers them.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let calls = IntCounterVec::new(
-            Opts::new(
+        Ok(Self {
+            calls: register_int_counter_vec_with_registry!(
                 "epilogue_agent_api_calls_total",
                 "Attempts to write to the API, by action and result (ok, or the class of the \
                  failure).",
-            ),
-            &["action", "result"],
-        )?;
-        let histogram = |options: HistogramOpts, labels: &[&str]| {
-            HistogramVec::new(options.buckets(CALL_SECONDS.to_vec()), labels)
-        };
-        let seconds = histogram(
-            HistogramOpts::new(
+                &["action", "result"],
+                registry
+            )?,
+            call_seconds: register_histogram_vec_with_registry!(
                 "epilogue_agent_api_call_duration_seconds",
                 "Time that attempts to write to the API took, by action.",
-            ),
-            &["action"],
-        )?;
-        let api = ApiMetrics {
-            calls: registered(registry, calls)?,
-            seconds: registered(registry, seconds)?,
-        };
-        let notices = IntCounter::new(
-            "epilogue_agent_shutdown_notices_total",
-            "Shutdowns that logind announced.",
-        )?;
-        let events = IntCounterVec::new(
-            Opts::new(
+                &["action"],
+                CALL_SECONDS.to_vec(),
+                registry
+            )?,
+            notices: register_int_counter_with_registry!(
+                "epilogue_agent_shutdown_notices_total",
+                "Shutdowns that logind announced.",
+                registry
+            )?,
+            events: register_int_counter_vec_with_registry!(
                 "epilogue_agent_events_total",
                 "Events, by what became of them (written, failed).",
-            ),
-            &["result"],
-        )?;
-        Ok(Self {
-            api,
-            notices: registered(registry, notices)?,
-            events: registered(registry, events)?,
+                &["result"],
+                registry
+            )?,
         })
     }
 
-    /// The metrics of calls to the API.
-    pub fn api(&self) -> &ApiMetrics {
-        &self.api
+    /// Counts a call to the API that has ended, with its failure if any.
+    pub fn call(&self, action: &str, failure: Option<FailureKind>, took: Duration) {
+        let result = failure.map_or("ok", class);
+        self.calls.with_label_values(&[action, result]).inc();
+        self.call_seconds.with_label_values(&[action]).observe(took.as_secs_f64());
     }
 
     /// Counts a shutdown that logind has announced.
@@ -91,15 +78,6 @@ impl Metrics {
     pub fn event(&self, written: bool) {
         let result = if written { "written" } else { "failed" };
         self.events.with_label_values(&[result]).inc();
-    }
-}
-
-impl ApiMetrics {
-    /// Counts a call that has ended, with its failure if any.
-    pub fn ended(&self, action: &str, failure: Option<FailureKind>, took: Duration) {
-        let result = failure.map_or("ok", class);
-        self.calls.with_label_values(&[action, result]).inc();
-        self.seconds.with_label_values(&[action]).observe(took.as_secs_f64());
     }
 }
 
@@ -115,12 +93,4 @@ fn class(kind: FailureKind) -> &'static str {
         FailureKind::Unknown => "no-answer",
         FailureKind::Other => "other",
     }
-}
-
-fn registered<C: Collector + Clone + 'static>(
-    registry: &Registry,
-    collector: C,
-) -> prometheus::Result<C> {
-    registry.register(Box::new(collector.clone()))?;
-    Ok(collector)
 }

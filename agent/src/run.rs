@@ -258,7 +258,6 @@ impl Shared {
         let notices = EventSink::new(self.reads.client.clone(), node.clone(), metrics.clone());
         let bus_address = self.bus_address.clone();
         let logind = LogindSink::new(bus_address, self.host.clone(), self.words.clone());
-        let api = metrics.api().clone();
         let runtime = self.config.runtime.clone().map(Runtime::new);
         let measure = MeasureSink::new(
             self.host.clone(),
@@ -267,7 +266,7 @@ impl Shared {
             runtime.clone(),
         );
         let sinks = AllSinks {
-            api: ApiSink::new(self.writes.client.clone(), node.clone(), api),
+            api: ApiSink::new(self.writes.client.clone(), node.clone(), metrics.clone()),
             notices,
             clock: self.clock.clone(),
             logind: Arc::new(logind),
@@ -339,9 +338,8 @@ impl Shared {
 
     fn kubelet(&self, age: LeaseAge) -> KubeletSource {
         let period = PERIOD.min(self.config.features.stuck_times.dead);
-        let token = self.token_file.as_deref();
-        let settings = KubeletSettings::new(&self.config.kubelet, token, period);
-        let age = Box::new(move || age.get());
+        let (place, token) = (self.config.kubelet.clone(), self.token_file.clone());
+        let settings = KubeletSettings { place, token, period };
         KubeletSource::new(settings, self.bus_address.clone(), self.host.clone(), age)
     }
 }

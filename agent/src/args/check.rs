@@ -8,7 +8,7 @@ use epilogue_runtime::client::ClientOptions;
 
 use super::host::optional_client;
 use super::{
-    HostArgs, KubeletArgs, KubeletConfig, Output, PressureArgs, PriorityGroupArgs, RunArgsError,
+    HostArgs, KubeletArgs, KubeletPlace, Output, PressureArgs, PriorityGroupArgs, RunArgsError,
 };
 use crate::cri::Endpoint;
 
@@ -47,7 +47,7 @@ pub struct CheckConfig {
     /// How to reach the API, and the node's name there; `None` if `check` does not ask the API.
     pub api: Option<(ClientOptions, String)>,
     /// Where the kubelet is.
-    pub kubelet: KubeletConfig,
+    pub kubelet: KubeletPlace,
     /// What the agent does outside of shutdowns.
     pub features: Features,
 }

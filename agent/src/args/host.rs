@@ -46,19 +46,20 @@ pub struct KubeletArgs {
 
 /// Where the kubelet is.
 #[derive(Clone, Debug)]
-pub struct KubeletConfig {
-    /// Names of its unit; the first that is loaded counts.
+pub struct KubeletPlace {
+    /// Names of its unit in systemd, such as `kubelet.service`. Distributions use several, and k3s
+    /// has one for servers and one for workers. The first that is loaded counts.
     pub units: Vec<String>,
     /// Its directory on the host. Text, because its paths contain the names of pods.
     pub dir: String,
-    /// The address of its `/healthz`, if it serves it.
+    /// The address of its `/healthz`, on the loopback, if it serves it.
     pub healthz: Option<SocketAddr>,
-    /// The address of its `/configz`, if it serves it.
+    /// Its main port, which serves `/configz`, on the loopback; `None` if it is not asked.
     pub configz: Option<SocketAddr>,
 }
 
 impl KubeletArgs {
-    pub(super) fn config(&self) -> Result<KubeletConfig, RunArgsError> {
+    pub(super) fn config(&self) -> Result<KubeletPlace, RunArgsError> {
         let is_unit = |unit: &&String| unit.ends_with(".service") && !unit.contains('/');
         if let Some(other) = self.kubelet_unit.iter().find(|unit| !is_unit(unit)) {
             return Err(RunArgsError::KubeletUnit(other.clone()));
@@ -66,7 +67,7 @@ impl KubeletArgs {
         let dir = &self.kubelet_root_dir;
         absolute("kubelet-root-dir", dir)?;
         let dir = dir.to_str().ok_or_else(|| RunArgsError::NoText(dir.clone()))?;
-        Ok(KubeletConfig {
+        Ok(KubeletPlace {
             units: self.kubelet_unit.clone(),
             dir: dir.to_owned(),
             healthz: address("kubelet-healthz-address", &self.kubelet_healthz_address)?,

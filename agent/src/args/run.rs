@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::host::{absolute, client, node_name};
 use super::{
-    HostArgs, KubeletArgs, KubeletConfig, PressureArgs, PressureArgsError, PriorityGroupArgs,
+    HostArgs, KubeletArgs, KubeletPlace, PressureArgs, PressureArgsError, PriorityGroupArgs,
     ScrapeArgs, ScrapeConfig, TraceArgs,
 };
 use crate::cri::Sockets;
@@ -137,7 +137,7 @@ pub struct Config {
     /// The container runtime's sockets, if the agent may use it.
     pub runtime: Option<Sockets>,
     /// Where the kubelet is.
-    pub kubelet: KubeletConfig,
+    pub kubelet: KubeletPlace,
     /// The address of the admin server.
     pub bind: BindAddress,
     /// How metrics are served over the network.

@@ -1,24 +1,17 @@
 //! Samples the node's pressure once, as the agent would, and tries what it would ask of the kernel.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Arc;
 
 use agent_core::agent::{Enforcement, Features};
 use agent_core::check::pressure::PressureFacts;
-use agent_core::protocol::action::Action;
-use agent_core::protocol::event::ActionResult;
 use agent_core::protocol::pressure::Sample;
-use nix::fcntl::OFlag;
 
 use crate::clock::Clock;
 use crate::cri::Runtime;
 use crate::host::Host;
 use crate::sink::measure::MeasureSink;
+use crate::source::oom;
 use crate::source::pressure::psi;
-
-/// The device with the kernel's log.
-const KERNEL_LOG: &str = "/dev/kmsg";
 
 /// What one sample finds; `None` if the agent samples nothing.
 pub(super) async fn sample_once(
@@ -37,7 +30,10 @@ pub(super) async fn sample_once(
         thresholds: features.eviction.thresholds.clone(),
         sample,
         trigger: psi::takes_a_trigger(host),
-        kernel_log: kernel_log(host),
+        kernel_log: oom::open_log(host).map(drop).map_err(|error| {
+            let path = host.path(oom::LOG);
+            format!("{}: {error}", path.display())
+        }),
         oom_causes: features.oom_causes,
     })
 }
@@ -45,19 +41,8 @@ pub(super) async fn sample_once(
 async fn sample(host: &Host, kubelet_dir: &str, runtime: Runtime) -> Sample {
     let clock = Clock::new(Arc::default());
     let sink = MeasureSink::new(host.clone(), kubelet_dir, clock, Some(runtime));
-    match sink.carry_out(Action::Measure).await {
-        ActionResult::Measured(Ok(sample)) => *sample,
-        ActionResult::Measured(Err(failure)) => {
-            Sample { unreadable: vec![failure.to_string()], ..Sample::default() }
-        }
-        other => Sample { unreadable: vec![format!("{other:?}")], ..Sample::default() },
+    match sink.node().await {
+        Ok(sample) => *sample,
+        Err(failure) => Sample { unreadable: vec![failure.to_string()], ..Sample::default() },
     }
-}
-
-/// Only opens it, because that is what the kernel may forbid; reads nothing.
-fn kernel_log(host: &Host) -> Result<(), String> {
-    let path = host.path(KERNEL_LOG);
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
-    options.open(&path).map(drop).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use agent_core::pod::PodUid;
 use http::uri::PathAndQuery;
-use prost::Message;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tonic::client::Grpc;
@@ -17,7 +16,7 @@ use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
 use super::error::CriError;
-use super::wire::{self, path};
+use super::wire::{self, Call};
 
 /// Maximum time of a read. The kubelet's own reads take ms; a shutdown does not wait for a slower
 /// runtime.
@@ -56,40 +55,33 @@ impl Client {
 
     /// The runtime's name and version.
     pub async fn version(&self) -> Result<wire::VersionResponse, CriError> {
-        let request = wire::VersionRequest { version: "v1".into() };
-        self.read(path::VERSION, request).await
+        self.read(wire::VersionRequest { version: "v1".into() }).await
     }
 
     /// The runtime's own conditions.
     pub async fn status(&self) -> Result<Vec<wire::RuntimeCondition>, CriError> {
-        let answer: wire::StatusResponse = self.read(path::STATUS, wire::StatusRequest {}).await?;
+        let answer = self.read(wire::StatusRequest {}).await?;
         Ok(answer.status.unwrap_or_default().conditions)
     }
 
     /// The sandboxes of a pod, or all, ready or not.
     pub async fn sandboxes(&self, of: Option<&PodUid>) -> Result<Vec<wire::PodSandbox>, CriError> {
         let filter = of.map(|uid| wire::PodSandboxFilter { label_selector: selector(uid) });
-        let request = wire::ListPodSandboxRequest { filter };
-        let answer: wire::ListPodSandboxResponse =
-            self.read(path::LIST_POD_SANDBOX, request).await?;
+        let answer = self.read(wire::ListPodSandboxRequest { filter }).await?;
         Ok(answer.items.into_iter().filter(|item| is_of(&item.labels, of)).collect())
     }
 
     /// The containers of a pod, or all, with exited ones.
     pub async fn containers(&self, of: Option<&PodUid>) -> Result<Vec<wire::Container>, CriError> {
         let filter = of.map(|uid| wire::ContainerFilter { label_selector: selector(uid) });
-        let request = wire::ListContainersRequest { filter };
-        let answer: wire::ListContainersResponse =
-            self.read(path::LIST_CONTAINERS, request).await?;
+        let answer = self.read(wire::ListContainersRequest { filter }).await?;
         Ok(answer.containers.into_iter().filter(|item| is_of(&item.labels, of)).collect())
     }
 
     /// The status of one container; `None` if it does not exist.
     pub async fn container(&self, id: &str) -> Result<Option<wire::ContainerStatus>, CriError> {
         let request = wire::ContainerStatusRequest { container_id: id.to_owned() };
-        let answer: Result<wire::ContainerStatusResponse, _> =
-            self.read(path::CONTAINER_STATUS, request).await;
-        match answer {
+        match self.read(request).await {
             Ok(answer) => Ok(answer.status),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -111,53 +103,38 @@ impl Client {
             container_id: id.to_owned(),
             timeout: i64::from(grace_seconds),
         };
-        self.stop(path::STOP_CONTAINER, request, within).await
+        self.stop(request, within).await
     }
 
     /// Stops a sandbox, and kills what still runs in it.
     pub async fn stop_sandbox(&self, id: &str, within: Duration) -> Result<(), CriError> {
         let request = wire::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        self.stop(path::STOP_POD_SANDBOX, request, within).await
+        self.stop(request, within).await
     }
 
     /// Removes a container.
     pub async fn remove_container(&self, id: &str, within: Duration) -> Result<(), CriError> {
         let request = wire::RemoveContainerRequest { container_id: id.to_owned() };
-        self.stop(path::REMOVE_CONTAINER, request, within).await
+        self.stop(request, within).await
     }
 
-    pub(super) async fn read<Q, A>(&self, path: &'static str, request: Q) -> Result<A, CriError>
-    where
-        Q: Message + Send + Sync + 'static,
-        A: Message + Default + Send + Sync + 'static,
-    {
-        self.read_within(path, request, READ_TIME_MAX).await
+    pub(super) async fn read<C: Call>(&self, request: C) -> Result<C::Answer, CriError> {
+        self.read_within(request, READ_TIME_MAX).await
     }
 
-    pub(super) async fn read_within<Q, A>(
+    pub(super) async fn read_within<C: Call>(
         &self,
-        path: &'static str,
-        request: Q,
+        request: C,
         within: Duration,
-    ) -> Result<A, CriError>
-    where
-        Q: Message + Send + Sync + 'static,
-        A: Message + Default + Send + Sync + 'static,
-    {
-        self.call(&self.reads, path, request, within).await
+    ) -> Result<C::Answer, CriError> {
+        self.call(&self.reads, request, within).await
     }
 
-    async fn stop<Q>(
-        &self,
-        path: &'static str,
-        request: Q,
-        within: Duration,
-    ) -> Result<(), CriError>
+    async fn stop<C>(&self, request: C, within: Duration) -> Result<(), CriError>
     where
-        Q: Message + Send + Sync + 'static,
+        C: Call<Answer = wire::Empty>,
     {
-        let done = self.call(&self.stops, path, request, within).await;
-        match done {
+        match self.call(&self.stops, request, within).await {
             Ok(wire::Empty {}) => Ok(()),
             // NotFound means stopped. ([AP25])
             Err(error) if error.is_not_found() => Ok(()),
@@ -166,30 +143,25 @@ impl Client {
     }
 
     /// Makes one call. The wait for its turn counts as part of its time.
-    async fn call<Q, A>(
+    async fn call<C: Call>(
         &self,
         turns: &Semaphore,
-        path: &'static str,
-        request: Q,
+        request: C,
         within: Duration,
-    ) -> Result<A, CriError>
-    where
-        Q: Message + Send + Sync + 'static,
-        A: Message + Default + Send + Sync + 'static,
-    {
+    ) -> Result<C::Answer, CriError> {
         let answer = async {
             let _turn = turns.acquire().await.expect("the turns must never be closed");
             let mut grpc =
                 Grpc::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-            let path = PathAndQuery::from_static(path);
-            grpc.unary(Request::new(request), path, ProstCodec::<Q, A>::default()).await
+            let path = PathAndQuery::from_static(C::PATH);
+            let codec = ProstCodec::<C, C::Answer>::default();
+            grpc.unary(Request::new(request), path, codec).await
         };
-        let call = path.rsplit('/').next().unwrap_or(path);
         match timeout(within, answer).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(CriError::Refused { call, status: Box::new(status) }),
-            Err(_) => Err(CriError::NoAnswer { call, within }),
+            Ok(Err(status)) => Err(CriError::Refused { call: C::NAME, status: Box::new(status) }),
+            Err(_) => Err(CriError::NoAnswer { call: C::NAME, within }),
         }
     }
 }

@@ -11,11 +11,12 @@ mod stop;
 pub mod wire;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use agent_core::protocol::action::PodRef;
 use agent_core::protocol::event::ActionResult;
 use futures::future::join_all;
+use parking_lot::Mutex;
 
 pub use self::client::Client;
 pub use self::endpoint::{Endpoint, Sockets};
@@ -54,19 +55,17 @@ impl Runtime {
             return Ok(client);
         }
         let (socket, client) = choose(&self.sockets).await?;
-        let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
-        *chosen = Some((socket, client.clone()));
+        *self.chosen.lock() = Some((socket, client.clone()));
         Ok(client)
     }
 
     /// The chosen socket, while it exists.
     pub fn socket(&self) -> Option<PathBuf> {
-        let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
-        chosen.as_ref().map(|(socket, _)| socket.clone())
+        self.chosen.lock().as_ref().map(|(socket, _)| socket.clone())
     }
 
     fn remembered(&self) -> Option<Client> {
-        let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        let chosen = self.chosen.lock();
         let (socket, client) = chosen.as_ref()?;
         endpoint::is_socket(socket).then(|| client.clone())
     }
@@ -78,25 +77,20 @@ impl Runtime {
 async fn choose(sockets: &Sockets) -> Result<(PathBuf, Client), CriError> {
     let mut found = Vec::new();
     for socket in sockets.present() {
-        found.push((Client::new(&socket)?, socket));
+        let client = Client::new(&socket)?;
+        found.push((socket, client));
     }
     if found.len() > 1 {
-        let answers = join_all(found.iter().map(|(client, _)| client.version())).await;
+        let answers = join_all(found.iter().map(|(_, client)| client.version())).await;
         let mut answers = answers.into_iter();
         found.retain(|_| match answers.next() {
             Some(Err(error)) => !error.is_unimplemented(),
             _ => true,
         });
     }
-    match found.len() {
-        0 => Err(CriError::NoSocket { searched: sockets.all().to_vec() }),
-        1 => found
-            .pop()
-            .map(|(client, socket)| (socket, client))
-            .ok_or_else(|| CriError::NoSocket { searched: sockets.all().to_vec() }),
-        _ => {
-            let sockets = found.into_iter().map(|(_, socket)| socket).collect();
-            Err(CriError::Ambiguous { sockets })
-        }
+    if found.len() > 1 {
+        let sockets = found.into_iter().map(|(socket, _)| socket).collect();
+        return Err(CriError::Ambiguous { sockets });
     }
+    found.pop().ok_or_else(|| CriError::NoSocket { searched: sockets.all().to_vec() })
 }

@@ -10,14 +10,6 @@ use super::error::CriError;
 /// More than a runtime needs on a node whose disk is busy. The caller waits less long.
 const STATS_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// The full names of the calls.
-pub mod path {
-    /// `ImageFsInfo`, of the image service.
-    pub const IMAGE_FS_INFO: &str = "/runtime.v1.ImageService/ImageFsInfo";
-    /// `ListContainerStats`.
-    pub const LIST_CONTAINER_STATS: &str = "/runtime.v1.RuntimeService/ListContainerStats";
-}
-
 /// `ImageFsInfo`'s request.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ImageFsInfoRequest {}
@@ -100,15 +92,12 @@ pub struct ContainerAttributes {
 impl Client {
     /// Where images and writable layers lie.
     pub async fn image_fs_info(&self) -> Result<ImageFsInfoResponse, CriError> {
-        self.read(path::IMAGE_FS_INFO, ImageFsInfoRequest {}).await
+        self.read(ImageFsInfoRequest {}).await
     }
 
     /// Usage of containers. A runtime takes longer for this than to list them.
     pub async fn container_stats(&self) -> Result<Vec<ContainerStats>, CriError> {
-        let path = path::LIST_CONTAINER_STATS;
-        let answer: ListContainerStatsResponse =
-            self.read_within(path, ListContainerStatsRequest {}, STATS_TIME_MAX).await?;
-        Ok(answer.stats)
+        Ok(self.read_within(ListContainerStatsRequest {}, STATS_TIME_MAX).await?.stats)
     }
 }
 

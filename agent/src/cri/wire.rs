@@ -10,29 +10,47 @@
 
 use std::collections::BTreeMap;
 
+use super::stats::{
+    ImageFsInfoRequest, ImageFsInfoResponse, ListContainerStatsRequest, ListContainerStatsResponse,
+};
+
 /// Label of containers and sandboxes: the pod's UID. The kubelet sets it.
 pub const POD_UID_LABEL: &str = "io.kubernetes.pod.uid";
 /// Label of containers: their name in the pod's spec.
 pub const CONTAINER_NAME_LABEL: &str = "io.kubernetes.container.name";
 
-/// The full names of the calls, as gRPC needs them.
-pub mod path {
-    /// `Version`.
-    pub const VERSION: &str = "/runtime.v1.RuntimeService/Version";
-    /// `Status`.
-    pub const STATUS: &str = "/runtime.v1.RuntimeService/Status";
-    /// `ListPodSandbox`.
-    pub const LIST_POD_SANDBOX: &str = "/runtime.v1.RuntimeService/ListPodSandbox";
-    /// `StopPodSandbox`.
-    pub const STOP_POD_SANDBOX: &str = "/runtime.v1.RuntimeService/StopPodSandbox";
-    /// `ListContainers`.
-    pub const LIST_CONTAINERS: &str = "/runtime.v1.RuntimeService/ListContainers";
-    /// `ContainerStatus`.
-    pub const CONTAINER_STATUS: &str = "/runtime.v1.RuntimeService/ContainerStatus";
-    /// `StopContainer`.
-    pub const STOP_CONTAINER: &str = "/runtime.v1.RuntimeService/StopContainer";
-    /// `RemoveContainer`.
-    pub const REMOVE_CONTAINER: &str = "/runtime.v1.RuntimeService/RemoveContainer";
+/// The request of a call.
+pub trait Call: prost::Message + 'static {
+    /// The answer.
+    type Answer: prost::Message + Default + 'static;
+    /// The call's name.
+    const NAME: &'static str;
+    /// The call's full name, as gRPC needs it.
+    const PATH: &'static str;
+}
+
+/// Names calls: service, call, request, answer.
+macro_rules! calls {
+    ($($service:literal $name:literal $request:ty => $answer:ty;)*) => { $(
+        impl Call for $request {
+            type Answer = $answer;
+            const NAME: &'static str = $name;
+            const PATH: &'static str = concat!("/runtime.v1.", $service, "/", $name);
+        }
+    )* };
+}
+
+calls! {
+    "RuntimeService" "Version" VersionRequest => VersionResponse;
+    "RuntimeService" "Status" StatusRequest => StatusResponse;
+    "RuntimeService" "ListPodSandbox" ListPodSandboxRequest => ListPodSandboxResponse;
+    "RuntimeService" "StopPodSandbox" StopPodSandboxRequest => Empty;
+    "RuntimeService" "ListContainers" ListContainersRequest => ListContainersResponse;
+    "RuntimeService" "ContainerStatus" ContainerStatusRequest => ContainerStatusResponse;
+    "RuntimeService" "StopContainer" StopContainerRequest => Empty;
+    "RuntimeService" "RemoveContainer" RemoveContainerRequest => Empty;
+    "RuntimeService" "ListContainerStats" ListContainerStatsRequest => ListContainerStatsResponse;
+    "ImageService" "ImageFsInfo" ImageFsInfoRequest => ImageFsInfoResponse;
 }
 
 /// `Version`'s request.
@@ -300,6 +318,13 @@ mod tests {
 
     fn pair(key: &str, value: &str) -> BTreeMap<String, String> {
         BTreeMap::from([(key.to_owned(), value.to_owned())])
+    }
+
+    #[test]
+    fn calls_have_the_names_of_the_published_definition() {
+        assert_eq!(StatusRequest::PATH, "/runtime.v1.RuntimeService/Status");
+        assert_eq!(ImageFsInfoRequest::PATH, "/runtime.v1.ImageService/ImageFsInfo");
+        assert_eq!(ListContainerStatsRequest::NAME, "ListContainerStats");
     }
 
     // protoc made the bytes below from the published definition, with all fields set.

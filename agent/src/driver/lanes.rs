@@ -1,9 +1,7 @@
 //! Orders actions: those on the same thing of the host run one by one, in the order in which the
 //! core issued them.
 
-use std::collections::VecDeque;
-
-use agent_core::protocol::action::{Action, ActionId};
+use tokio::sync::oneshot::{self, Receiver, Sender};
 
 /// The thing that an action works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,50 +14,39 @@ pub enum Lane {
     Journal,
 }
 
-/// A lane with a running action, and the actions that wait behind it.
-#[derive(Debug, Default)]
-struct Line {
-    busy: bool,
-    waiting: VecDeque<(ActionId, Action)>,
-}
-
-/// All lanes.
+/// All lanes, by the end of their last action.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
-    logind: Line,
-    journal: Line,
+    logind: Option<Receiver<()>>,
+    journal: Option<Receiver<()>>,
+}
+
+/// An action's place in its lane. Dropped, it makes way for the next one.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    before: Option<Receiver<()>>,
+    _end: Option<Sender<()>>,
 }
 
 impl Lanes {
-    /// Queues an action; returns it if it can start now.
-    pub(super) fn enter(
-        &mut self,
-        lane: Lane,
-        id: ActionId,
-        action: Action,
-    ) -> Option<(ActionId, Action)> {
-        let Some(line) = self.line(lane) else { return Some((id, action)) };
-        if line.busy {
-            line.waiting.push_back((id, action));
-            return None;
-        }
-        line.busy = true;
-        Some((id, action))
+    /// Enters a lane behind the actions that are in it.
+    pub(super) fn enter(&mut self, lane: Lane) -> Place {
+        let last = match lane {
+            Lane::Free => return Place::default(),
+            Lane::Logind => &mut self.logind,
+            Lane::Journal => &mut self.journal,
+        };
+        let (end, ended) = oneshot::channel();
+        Place { before: last.replace(ended), _end: Some(end) }
     }
+}
 
-    /// Frees the lane of an action that has ended; returns the next action that starts.
-    pub(super) fn free(&mut self, lane: Lane) -> Option<(ActionId, Action)> {
-        let line = self.line(lane)?;
-        let next = line.waiting.pop_front();
-        line.busy = next.is_some();
-        next
-    }
-
-    fn line(&mut self, lane: Lane) -> Option<&mut Line> {
-        match lane {
-            Lane::Free => None,
-            Lane::Logind => Some(&mut self.logind),
-            Lane::Journal => Some(&mut self.journal),
+impl Place {
+    /// Waits until the action before has ended.
+    pub(super) async fn turn(&mut self) {
+        if let Some(before) = self.before.take() {
+            // Nothing is ever sent: it ends by the drop of the place before.
+            let _ = before.await;
         }
     }
 }
@@ -67,20 +54,28 @@ impl Lanes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::FutureExt as _;
 
-    #[test]
-    fn actions_of_one_lane_go_one_by_one_in_their_order() {
+    fn may_start(place: &mut Place) -> bool {
+        let Some(before) = &mut place.before else { return true };
+        before.now_or_never().is_some()
+    }
+
+    #[tokio::test]
+    async fn actions_of_one_lane_go_one_by_one_in_their_order() {
         let mut lanes = Lanes::default();
-        let action = || Action::CloseJournal;
-        assert!(lanes.enter(Lane::Journal, ActionId(1), action()).is_some());
-        assert!(lanes.enter(Lane::Journal, ActionId(2), action()).is_none());
-        assert!(lanes.enter(Lane::Journal, ActionId(3), action()).is_none());
-        assert!(lanes.enter(Lane::Logind, ActionId(4), Action::TakeLock).is_some());
-        assert!(lanes.enter(Lane::Free, ActionId(5), action()).is_some());
-        let next = |lanes: &mut Lanes| lanes.free(Lane::Journal).map(|(id, _)| id.0);
-        assert_eq!(next(&mut lanes), Some(2));
-        assert_eq!(next(&mut lanes), Some(3));
-        assert_eq!(next(&mut lanes), None);
-        assert!(lanes.enter(Lane::Journal, ActionId(6), action()).is_some());
+        let [first, mut second, mut third] = [(); 3].map(|()| lanes.enter(Lane::Journal));
+        for lane in [Lane::Logind, Lane::Free, Lane::Free] {
+            assert_eq!(lanes.enter(lane).turn().now_or_never(), Some(()), "{lane:?}");
+        }
+        assert!(!may_start(&mut second));
+        drop(first);
+        assert!(!may_start(&mut third));
+        second.turn().await;
+        assert!(!may_start(&mut third));
+        drop(second);
+        third.turn().await;
+        drop(third);
+        assert_eq!(lanes.enter(Lane::Journal).turn().now_or_never(), Some(()));
     }
 }

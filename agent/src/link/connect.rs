@@ -172,9 +172,3 @@ impl fmt::Display for Target {
         formatter.write_str(self.url.authority().map_or("", |authority| authority.as_str()))
     }
 }
-
-impl fmt::Debug for Target {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("Target").field(&self.to_string()).finish()
-    }
-}

@@ -1,7 +1,6 @@
 //! Exports the core's status as metrics, at each scrape. A value that is not known is not shown: an
 //! older one must not stand for it.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use agent_core::agent::{LockState, Status};
@@ -11,8 +10,8 @@ use prometheus::proto::MetricFamily;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::rows::{OF_PODS, OF_PRESSURE, OF_SHUTDOWNS, Row};
-use super::values::{Values, full_name};
+use super::rows::{OF_PODS, OF_PRESSURE, OF_SHUTDOWNS, Read};
+use super::values::Values;
 
 /// The core has no clock of its own for it.
 const HELD_FOR: (&str, &str) = ("lock_held_seconds", "How long the delay lock has been held.");
@@ -21,51 +20,44 @@ const HELD_FOR: (&str, &str) = ("lock_held_seconds", "How long the delay lock ha
 #[derive(Debug)]
 pub struct StatusCollector {
     status: watch::Receiver<Status>,
-    descriptions: Vec<Desc>,
-    /// When the lock was first seen held; `None` while it is not.
+    rows: Vec<(Values, Read)>,
+    held_for: Values,
+    /// When the lock was first seen held; `None` while it is not. One scrape at a time.
     held_since: Mutex<Option<Instant>>,
-}
-
-fn rows() -> impl Iterator<Item = &'static Row> {
-    OF_SHUTDOWNS.iter().chain(&OF_PODS).chain(&OF_PRESSURE)
 }
 
 impl StatusCollector {
     /// A collector of this status.
     pub fn new(status: watch::Receiver<Status>) -> prometheus::Result<Self> {
-        let description = |name: &str, help: &str, labels: &[&str]| {
-            let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-            Desc::new(full_name(name), help.to_owned(), labels, HashMap::new())
-        };
-        let all = rows().map(|(name, help, labels, _)| description(name, help, labels));
-        let all = all.chain([description(HELD_FOR.0, HELD_FOR.1, &[])]);
-        let descriptions = all.collect::<Result<_, _>>()?;
-        Ok(Self { status, descriptions, held_since: Mutex::default() })
+        let rows = OF_SHUTDOWNS.iter().chain(OF_PODS).chain(OF_PRESSURE);
+        let rows =
+            rows.map(|(name, help, labels, read)| Ok((Values::new(name, help, labels)?, *read)));
+        let rows = rows.collect::<prometheus::Result<_>>()?;
+        let held_for = Values::new(HELD_FOR.0, HELD_FOR.1, &[])?;
+        Ok(Self { status, rows, held_for, held_since: Mutex::default() })
     }
 
-    fn held_for(&self, held: bool) -> Duration {
-        let mut since = self.held_since.lock();
-        *since = held.then(|| since.unwrap_or_else(Instant::now));
-        since.map_or(Duration::ZERO, |since| since.elapsed())
+    fn all(&self) -> impl Iterator<Item = &Values> {
+        self.rows.iter().map(|(values, _)| values).chain([&self.held_for])
     }
 }
 
 impl Collector for StatusCollector {
     fn desc(&self) -> Vec<&Desc> {
-        self.descriptions.iter().collect()
+        self.all().flat_map(|values| values.collector().desc()).collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
         let status = self.status.borrow().clone();
-        let mut held_for = Values::default();
-        held_for.set(self.held_for(status.lock == LockState::Held));
-        let family = |(name, help, labels, read): &Row| {
-            let mut values = Values::default();
-            read(&status, &mut values);
-            values.family(name, help, labels)
-        };
-        let held_for = held_for.family(HELD_FOR.0, HELD_FOR.1, &[]);
-        rows().map(family).chain([held_for]).collect()
+        let mut since = self.held_since.lock();
+        let is_held = status.lock == LockState::Held;
+        *since = is_held.then(|| since.unwrap_or_else(Instant::now));
+        self.held_for.set(since.map_or(Duration::ZERO, |since| since.elapsed()));
+        for (values, read) in &self.rows {
+            read(&status, values);
+        }
+        // Between scrapes it holds no value.
+        self.all().flat_map(Values::take).collect()
     }
 }
 

@@ -1,12 +1,17 @@
-//! Makes the values of a metric: what can be shown, and the family that a scrape shows.
+//! Holds the values of a metric between their reading and the scrape.
 
 use std::time::Duration;
 
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
+use prometheus::{CounterVec, GaugeVec, Opts};
 
-/// The values of one metric, with those of its labels.
-#[derive(Debug, Default)]
-pub(super) struct Values(Vec<(Vec<&'static str>, f64)>);
+/// The values of one metric, by those of its labels.
+#[derive(Debug)]
+pub(super) enum Values {
+    Counter(CounterVec),
+    Gauge(GaugeVec),
+}
 
 /// What a metric can show; `None` hides it.
 pub(super) trait Figure {
@@ -45,46 +50,44 @@ impl<T: Figure> Figure for Option<T> {
 }
 
 impl Values {
-    pub(super) fn set(&mut self, value: impl Figure) {
+    /// A metric without values; a counter, if its name ends in `_total`.
+    pub(super) fn new(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<Self> {
+        let options = Opts::new(format!("epilogue_agent_{name}"), help);
+        Ok(if name.ends_with("_total") {
+            Self::Counter(CounterVec::new(options, labels)?)
+        } else {
+            Self::Gauge(GaugeVec::new(options, labels)?)
+        })
+    }
+
+    pub(super) fn set(&self, value: impl Figure) {
         self.of([], value);
     }
 
-    pub(super) fn of<const N: usize>(&mut self, labels: [&'static str; N], value: impl Figure) {
-        self.0.extend(value.figure().map(|value| (labels.to_vec(), value)));
-    }
-
-    pub(super) fn family(self, name: &str, help: &str, labels: &[&str]) -> MetricFamily {
-        let counts = name.ends_with("_total");
-        let metric = |(values, value): (Vec<&str>, f64)| {
-            let pair = |(name, value): (&&str, &str)| {
-                let mut pair = LabelPair::default();
-                pair.set_name((*name).to_owned());
-                pair.set_value(value.to_owned());
-                pair
-            };
-            let mut pairs: Vec<LabelPair> = labels.iter().zip(values).map(pair).collect();
-            pairs.sort_by(|one, other| one.name().cmp(other.name()));
-            let mut metric = Metric::from_label(pairs);
-            if counts {
-                let mut counter = Counter::default();
-                counter.set_value(value);
-                metric.set_counter(counter);
-            } else {
-                let mut gauge = Gauge::default();
-                gauge.set_value(value);
-                metric.set_gauge(gauge);
+    pub(super) fn of<const N: usize>(&self, labels: [&str; N], value: impl Figure) {
+        match (self, value.figure()) {
+            (_, None) => {}
+            (Self::Counter(metric), Some(total)) => {
+                metric.with_label_values(&labels).inc_by(total);
             }
-            metric
-        };
-        let mut family = MetricFamily::default();
-        family.set_name(full_name(name));
-        family.set_help(help.to_owned());
-        family.set_field_type(if counts { MetricType::COUNTER } else { MetricType::GAUGE });
-        family.set_metric(self.0.into_iter().map(metric).collect());
-        family
+            (Self::Gauge(metric), Some(value)) => metric.with_label_values(&labels).set(value),
+        }
     }
-}
 
-pub(super) fn full_name(name: &str) -> String {
-    format!("epilogue_agent_{name}")
+    /// The metric with its values, which it then forgets.
+    pub(super) fn take(&self) -> Vec<MetricFamily> {
+        let families = self.collector().collect();
+        match self {
+            Self::Counter(metric) => metric.reset(),
+            Self::Gauge(metric) => metric.reset(),
+        }
+        families
+    }
+
+    pub(super) fn collector(&self) -> &dyn Collector {
+        match self {
+            Self::Counter(metric) => metric,
+            Self::Gauge(metric) => metric,
+        }
+    }
 }

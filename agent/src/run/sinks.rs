@@ -44,18 +44,26 @@ impl Sinks for AllSinks {
         let sinks = self.clone();
         let carried_out = async move {
             match action {
-                Action::TakeLock | Action::ReleaseLock | Action::RaiseDelay { .. } => {
-                    sinks.logind.carry_out(&action).await
+                Action::TakeLock => sinks.logind.take_lock().await,
+                Action::ReleaseLock => {
+                    sinks.logind.release_lock().await;
+                    ActionResult::Done(Ok(()))
                 }
-                Action::Journal(_) | Action::CloseJournal => sinks.journal.carry_out(&action).await,
-                Action::Measure | Action::MeasurePods { .. } => {
-                    sinks.measure.carry_out(action).await
+                Action::RaiseDelay { wanted } => {
+                    ActionResult::Delay(sinks.logind.raise_delay(wanted).await)
+                }
+                Action::Journal(records) => ActionResult::Done(sinks.journal.append(records).await),
+                Action::CloseJournal => ActionResult::Done(sinks.journal.clear().await),
+                Action::Measure => ActionResult::Measured(sinks.measure.node().await),
+                Action::MeasurePods { of, pods } => {
+                    ActionResult::Figures(sinks.measure.pods(of, pods).await)
                 }
                 Action::StopPod { .. } | Action::InspectPod(_) => {
                     runtime(sinks.runtime, action).await
                 }
                 Action::EmitEvent(notice) => {
-                    sinks.notices.emit(&notice, sinks.clock.now().wall).await
+                    let now = sinks.clock.now().wall;
+                    ActionResult::Done(sinks.notices.emit(&notice, now).await)
                 }
                 action => sinks.api.carry_out(action).await,
             }

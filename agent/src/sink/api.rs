@@ -13,13 +13,12 @@ use epilogue_runtime::api_error::classify;
 use epilogue_runtime::reply;
 use http::{HeaderValue, Method, header};
 use kube::Client;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use crate::calls::{JSON, MERGE, STRATEGIC, is_our_taint, request};
-use crate::metrics::ApiMetrics;
+use crate::metrics::Metrics;
 use crate::source::wire_pod::WirePod;
 
 /// Maximum time of one attempt with all of its round trips.
@@ -34,39 +33,13 @@ const BRIEF: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v
 pub struct ApiSink {
     client: Client,
     node: String,
-    metrics: ApiMetrics,
-}
-
-/// The part of a node that is read to write its taints.
-#[derive(Debug, Deserialize)]
-struct TaintedNode {
-    metadata: Version,
-    #[serde(default)]
-    spec: TaintedSpec,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Version {
-    resource_version: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct TaintedSpec {
-    /// Kept as they are: the taints of others go back with all their fields.
-    #[serde(default)]
-    taints: Vec<Value>,
+    metrics: Metrics,
 }
 
 impl ApiSink {
     /// A sink for the node of this name.
-    pub fn new(client: Client, node: String, metrics: ApiMetrics) -> Self {
+    pub fn new(client: Client, node: String, metrics: Metrics) -> Self {
         Self { client, node, metrics }
-    }
-
-    /// Whether the action is a call to the API.
-    pub fn takes(action: &Action) -> bool {
-        verb(action).is_some()
     }
 
     /// Carries out one of the actions that it takes.
@@ -81,7 +54,7 @@ impl ApiSink {
             ActionResult::Done(Err(failure)) | ActionResult::Pod(Err(failure)) => Some(failure),
             _ => None,
         };
-        self.metrics.ended(verb, failure.map(|failure| failure.kind), begun.elapsed());
+        self.metrics.call(verb, failure.map(|failure| failure.kind), begun.elapsed());
         if let Some(failure) = failure {
             tracing::debug!(verb, kind = ?failure.kind, %failure, "call to the API failed");
         }
@@ -138,22 +111,19 @@ impl ApiSink {
     /// as a whole, only at the version that it read. Changes of others stay, and this attempt then
     /// fails as a conflict.
     async fn taint(&self, present: bool) -> Outcome<()> {
-        let node: TaintedNode = self.get(&self.node_path()).await?;
-        let mut taints = node.spec.taints;
-        let before = taints.len();
+        let node: Value = self.get(&self.node_path()).await?;
+        // As they are: the taints of others go back with all their fields.
+        let mut taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+        if taints.iter().any(is_our_taint) == present {
+            return Ok(());
+        }
         if present {
-            if taints.iter().any(is_our_taint) {
-                return Ok(());
-            }
             taints.push(json!({"key": SHUTTING_DOWN_TAINT, "effect": "NoSchedule"}));
         } else {
             taints.retain(|taint| !is_our_taint(taint));
-            if taints.len() == before {
-                return Ok(());
-            }
         }
         let body = json!({
-            "metadata": {"resourceVersion": node.metadata.resource_version},
+            "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
             "spec": {"taints": taints},
         });
         self.patch(&self.node_path(), MERGE, &body).await
@@ -209,10 +179,4 @@ fn failed(action: &Action, failure: Failure) -> ActionResult {
 fn no_answer() -> Failure {
     let words = format!("no answer within {} s", ATTEMPT_MAX.as_secs());
     Failure::new(FailureKind::Unknown, words)
-}
-
-impl std::fmt::Debug for ApiSink {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("ApiSink").field("node", &self.node).finish_non_exhaustive()
-    }
 }

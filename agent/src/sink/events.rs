@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use agent_core::protocol::action::Notice;
-use agent_core::protocol::event::ActionResult;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::api_error::classify;
 use http::Method;
@@ -43,7 +42,7 @@ impl EventSink {
     }
 
     /// Writes an event of now.
-    pub async fn emit(&self, notice: &Notice, now: Timestamp) -> ActionResult {
+    pub async fn emit(&self, notice: &Notice, now: Timestamp) -> Outcome<()> {
         let written = timeout(WRITE_MAX, self.write(notice, now)).await.unwrap_or_else(|_| {
             let words = format!("no answer within {} s", WRITE_MAX.as_secs());
             Err(Failure::new(FailureKind::Unknown, words))
@@ -52,7 +51,7 @@ impl EventSink {
             tracing::debug!(%failure, reason = notice.reason, "event not written");
         }
         self.metrics.event(written.is_ok());
-        ActionResult::Done(written)
+        written
     }
 
     async fn write(&self, notice: &Notice, now: Timestamp) -> Outcome<()> {
@@ -107,12 +106,6 @@ fn prefix(text: &str, bytes_max: usize) -> &str {
         end -= 1;
     }
     &text[..end]
-}
-
-impl std::fmt::Debug for EventSink {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("EventSink").field("node", &self.node).finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

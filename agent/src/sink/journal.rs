@@ -7,10 +7,8 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use agent_core::protocol::action::Action;
-use agent_core::protocol::event::ActionResult;
 use agent_core::protocol::journal::Record;
-use epilogue_common::outcome::{Failure, FailureKind};
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use thiserror::Error;
 use tokio::sync::Mutex;
 
@@ -54,8 +52,8 @@ impl JournalError {
     }
 }
 
-/// Carries out the actions on the journal. The driver passes one action after the other, so the
-/// records have the order of the actions.
+/// Writes the journal. The driver passes one action after the other, so the records have the order
+/// of the actions.
 #[derive(Clone, Debug)]
 pub struct JournalSink {
     journal: Arc<Mutex<Journal>>,
@@ -116,22 +114,22 @@ impl JournalSink {
         }
     }
 
-    /// Carries out `Journal` or `CloseJournal`.
-    pub async fn carry_out(&self, action: &Action) -> ActionResult {
-        let records = match action {
-            Action::Journal(records) => Some(records.clone()),
-            Action::CloseJournal => None,
-            _ => {
-                let words = "not an action on the journal";
-                return ActionResult::Done(Err(Failure::new(FailureKind::Other, words)));
-            }
-        };
+    /// Appends records, all or none.
+    pub async fn append(&self, records: Vec<Record>) -> Outcome<()> {
+        self.with(move |journal| journal.append(&records)).await
+    }
+
+    /// Removes all records.
+    pub async fn clear(&self) -> Outcome<()> {
+        self.with(Journal::clear).await
+    }
+
+    async fn with(
+        &self,
+        write: impl FnOnce(&mut Journal) -> Result<(), JournalError> + Send + 'static,
+    ) -> Outcome<()> {
         let mut journal = Arc::clone(&self.journal).lock_owned().await;
-        let written = blocking(move || match records {
-            Some(records) => journal.append(&records),
-            None => journal.clear(),
-        });
-        ActionResult::Done(written.await.map_err(|error| failure(&error)))
+        blocking(move || write(&mut journal)).await.map_err(|error| failure(&error))
     }
 }
 

@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use agent_core::check::facts::Refusal;
-use agent_core::protocol::action::Action;
 use agent_core::protocol::event::ActionResult;
 use agent_core::shutdown::logind_conf::{DropIn, OUR_DELAY_MAX, OUR_DROP_IN, drop_in};
 use agent_core::time_span::TimeSpan;
@@ -17,10 +16,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::bus::{Answer, Bus, CallError, as_failure, refusal};
 use crate::host::{Host, HostError};
-use crate::source::logind::{Logind, OurLock, granted};
+use crate::source::logind::{Logind, OurLock, UNIT, granted};
 use crate::source::systemd::Systemd;
 
-const UNIT: &str = "systemd-logind.service";
 /// How long logind may take to read its files again after the signal.
 const FOLLOW_TIME_MAX: Duration = Duration::from_secs(5);
 /// The same after an answer that the signal was not sent.
@@ -48,24 +46,8 @@ impl LogindSink {
         Self { address, host, words, lock: Mutex::default() }
     }
 
-    /// Carries out `TakeLock`, `ReleaseLock` or `RaiseDelay`.
-    pub async fn carry_out(&self, action: &Action) -> ActionResult {
-        match action {
-            Action::TakeLock => self.take().await,
-            Action::ReleaseLock => {
-                drop(self.lock.lock().await.take());
-                ActionResult::Done(Ok(()))
-            }
-            Action::RaiseDelay { wanted } => ActionResult::Delay(self.raise(*wanted).await),
-            _ => {
-                let words = "not an action on logind";
-                ActionResult::Done(Err(Failure::new(FailureKind::Other, words)))
-            }
-        }
-    }
-
     /// Takes a new lock, and only then drops the previous one. ([SD7])
-    async fn take(&self) -> ActionResult {
+    pub async fn take_lock(&self) -> ActionResult {
         let mut lock = self.lock.lock().await;
         match self.inhibit().await {
             Ok(descriptor) => match close_on_exec(&descriptor) {
@@ -82,6 +64,11 @@ impl LogindSink {
         }
     }
 
+    /// Drops the lock.
+    pub async fn release_lock(&self) {
+        drop(self.lock.lock().await.take());
+    }
+
     async fn inhibit(&self) -> Answer<OwnedFd> {
         let bus = Bus::connect(&self.address).await?;
         let asked = async { Logind::on(&bus).await?.inhibit(self.words.why()).await };
@@ -90,7 +77,8 @@ impl LogindSink {
         taken
     }
 
-    async fn raise(&self, wanted: Duration) -> Outcome<Duration> {
+    /// Raises the delay that logind grants, if it is less than wanted; returns what it grants then.
+    pub async fn raise_delay(&self, wanted: Duration) -> Outcome<Duration> {
         let unreachable = |error| as_failure("cannot reach logind", &error);
         let bus = Bus::connect(&self.address).await.map_err(unreachable)?;
         let raised = self.raise_over(&bus, wanted).await;

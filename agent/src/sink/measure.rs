@@ -6,19 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
-use agent_core::protocol::action::Action;
-use agent_core::protocol::event::ActionResult;
 use agent_core::protocol::pressure::{ContainerFigures, Figures, PodFigures, Resource, Sample};
-use epilogue_common::outcome::{Failure, FailureKind};
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use crate::cgroups::{Kubepods, PodCgroup};
 use crate::clock::Clock;
-use crate::cri::Runtime;
 use crate::cri::stats::FilesystemUsage;
 use crate::cri::wire::CONTAINER_NAME_LABEL;
+use crate::cri::{CriError, Runtime};
 use crate::host::Host;
 use crate::sink::layers::LayerBook;
 use crate::source::pressure::{
@@ -34,7 +32,7 @@ const FILES_TIME_MAX: Duration = Duration::from_secs(5);
 const DISKS_EVERY: Duration = Duration::from_secs(1);
 /// How long a sample waits for file systems.
 const DISKS_TIME_MAX: Duration = Duration::from_millis(200);
-/// How long a sample waits for the runtime to report where its images lie.
+/// How long a measurement waits for each answer of the runtime.
 const RUNTIME_TIME_MAX: Duration = Duration::from_millis(500);
 /// How long until a runtime that did not answer is asked again.
 const ASK_AGAIN: Duration = Duration::from_mins(1);
@@ -96,23 +94,17 @@ impl MeasureSink {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Carries out `Action::Measure` and `Action::MeasurePods`.
-    pub async fn carry_out(&self, action: Action) -> ActionResult {
-        match action {
-            Action::Measure => ActionResult::Measured(self.take_sample().await.map(Box::new)),
-            Action::MeasurePods { of, pods } => ActionResult::Figures(match of {
-                Resource::Memory => self.memory(pods).await,
-                Resource::Disk => self.disk(pods).await,
-                Resource::Pids => self.tasks(pods).await,
-            }),
-            other => {
-                let words = format!("{other:?} measures nothing");
-                ActionResult::Done(Err(Failure::new(FailureKind::Other, words)))
-            }
+    /// Measures the usage of these pods.
+    pub async fn pods(&self, of: Resource, pods: Vec<PodUid>) -> Outcome<Figures> {
+        match of {
+            Resource::Memory => self.memory(pods).await,
+            Resource::Disk => self.disk(pods).await,
+            Resource::Pids => self.tasks(pods).await,
         }
     }
 
-    async fn take_sample(&self) -> Result<Sample, Failure> {
+    /// Samples the node.
+    pub async fn node(&self) -> Outcome<Box<Sample>> {
         let shared = Arc::clone(&self.shared);
         let node = alongside(move || {
             let mut sampler = shared.sampler.try_lock()?;
@@ -122,7 +114,7 @@ impl MeasureSink {
         let hangs = || failure("the last sample has not finished: a file hangs");
         let mut sample = node?.ok_or_else(hangs)?;
         disks.add_to(&mut sample);
-        Ok(sample)
+        Ok(Box::new(sample))
     }
 
     /// Free space on disks, at most a second old. A disk that hangs keeps its last sample: other
@@ -165,27 +157,22 @@ impl MeasureSink {
             }
             places.ask_at = Some(now + ASK_AGAIN);
         }
-        let asked =
-            timeout(RUNTIME_TIME_MAX, async { runtime.client().await?.image_fs_info().await });
+        let answer =
+            asked("where images lie", async { runtime.client().await?.image_fs_info().await });
         let first = |list: Vec<FilesystemUsage>| {
             list.into_iter().next()?.fs_id.map(|id| id.mountpoint).filter(|path| !path.is_empty())
         };
-        let answered = asked.await;
+        let answer = answer.await;
         let mut places = self.shared.places.lock();
-        match answered {
-            Ok(Ok(answered)) => {
-                let containers = first(answered.container_filesystems);
-                places.paths =
-                    FilesystemPaths { images: first(answered.image_filesystems), containers };
-                places.logged = places.paths.images.is_some();
-            }
-            Ok(Err(error)) => tracing::debug!(%error, "the runtime does not say where images lie"),
-            Err(_) => tracing::debug!("the runtime does not say in time where images lie"),
+        if let Some(answer) = answer {
+            let containers = first(answer.container_filesystems);
+            places.paths = FilesystemPaths { images: first(answer.image_filesystems), containers };
+            places.logged = places.paths.images.is_some();
         }
         places.paths.clone()
     }
 
-    async fn memory(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
+    async fn memory(&self, pods: Vec<PodUid>) -> Outcome<Figures> {
         let used = self.of_cgroups(pods, memory_of_pods).await?;
         let names = self.names(&used).await;
         let figures = |used: MemoryUse| PodFigures {
@@ -206,25 +193,20 @@ impl MeasureSink {
             }
         }
         let Some(runtime) = &self.shared.runtime else { return Names::new() };
-        let asked = async { runtime.client().await?.containers(None).await };
-        match timeout(RUNTIME_TIME_MAX, asked).await {
-            Ok(Ok(containers)) => {
-                let mut names: Names = ids().map(|id| (id.clone(), None)).collect();
-                names.extend(containers.into_iter().map(|mut container| {
-                    (container.id, container.labels.remove(CONTAINER_NAME_LABEL))
-                }));
-                self.shared.names.lock().clone_from(&names);
-                names
-            }
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "the runtime does not name its containers");
-                self.shared.names.lock().clone()
-            }
-            Err(_) => self.shared.names.lock().clone(),
+        let containers = asked("what its containers are called", async {
+            runtime.client().await?.containers(None).await
+        });
+        if let Some(containers) = containers.await {
+            let mut names: Names = ids().map(|id| (id.clone(), None)).collect();
+            names.extend(containers.into_iter().map(|mut container| {
+                (container.id, container.labels.remove(CONTAINER_NAME_LABEL))
+            }));
+            *self.shared.names.lock() = names;
         }
+        self.shared.names.lock().clone()
     }
 
-    async fn tasks(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
+    async fn tasks(&self, pods: Vec<PodUid>) -> Outcome<Figures> {
         let tasks = self.of_cgroups(pods, tasks_of_pods).await?;
         let figures = |tasks| PodFigures { tasks, ..PodFigures::default() };
         Ok(tasks.into_iter().map(|(uid, tasks)| (uid, figures(tasks))).collect())
@@ -235,7 +217,7 @@ impl MeasureSink {
         &self,
         pods: Vec<PodUid>,
         read: fn(&[PodCgroup], &BTreeSet<PodUid>) -> BTreeMap<PodUid, T>,
-    ) -> Result<BTreeMap<PodUid, T>, Failure> {
+    ) -> Outcome<BTreeMap<PodUid, T>> {
         let host = self.shared.host.clone();
         let found = alongside(move || {
             let wanted: BTreeSet<PodUid> = pods.into_iter().collect();
@@ -245,7 +227,7 @@ impl MeasureSink {
         found.await?.ok_or_else(|| failure("there is no cgroup of all pods"))
     }
 
-    async fn disk(&self, pods: Vec<PodUid>) -> Result<Figures, Failure> {
+    async fn disk(&self, pods: Vec<PodUid>) -> Outcome<Figures> {
         let layers = match &self.shared.runtime {
             Some(runtime) => self.shared.layers.lock().await.ask(runtime, &pods).await,
             None => None,
@@ -277,10 +259,18 @@ fn named(containers: Vec<(String, u64)>, names: &Names) -> Vec<ContainerFigures>
     containers.into_iter().filter_map(figures).collect()
 }
 
+/// The runtime's answer, if it comes in time. `what` says what it answers.
+async fn asked<T>(what: &str, answer: impl Future<Output = Result<T, CriError>>) -> Option<T> {
+    match timeout(RUNTIME_TIME_MAX, answer).await {
+        Ok(Ok(answer)) => return Some(answer),
+        Ok(Err(error)) => tracing::debug!(%error, "the runtime does not say {what}"),
+        Err(_) => tracing::debug!("the runtime does not say in time {what}"),
+    }
+    None
+}
+
 /// Runs blocking work on a thread of its own, with a timeout.
-async fn alongside<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Failure> {
+async fn alongside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
     match timeout(FILES_TIME_MAX, spawn_blocking(work)).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error)) => Err(failure(&format!("measuring ended early: {error}"))),
@@ -307,18 +297,18 @@ mod tests {
         let sink =
             MeasureSink::new(Host::new("/".into()), KUBELET_DIR, Clock::new(Arc::default()), None);
         let hangs = sink.shared.disk_looker.lock();
-        let sample = sink.take_sample().await.expect("must be reported");
+        let sample = sink.node().await.expect("must be reported");
         assert!(sample.signals.contains_key(&Signal::PidAvailable));
         let answered = |sample: &Sample| {
             sample.unreadable.iter().any(|phrase| phrase.contains("do not answer in time"))
         };
         assert!(answered(&sample) && sample.layout.is_none(), "{:?}", sample.unreadable);
         drop(hangs);
-        assert!(!answered(&sink.take_sample().await.expect("must be reported")));
+        assert!(!answered(&sink.node().await.expect("must be reported")));
         let hangs = sink.shared.disk_looker.lock();
         let found = DiskSample { unreadable: vec!["before".into()], ..DiskSample::default() };
         *sink.shared.last_disks.lock() = Some((Duration::ZERO, found));
-        let sample = sink.take_sample().await.expect("must be reported");
+        let sample = sink.node().await.expect("must be reported");
         assert!(answered(&sample) && sample.unreadable.contains(&"before".to_owned()));
         drop(hangs);
     }

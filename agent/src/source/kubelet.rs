@@ -1,8 +1,6 @@
 //! Observes the kubelet on this node: its lock, its unit, its health, its configuration. Each of
 //! them alone misleads; the core decides what they mean together.
 
-use std::fmt;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use agent_core::check::facts::Inhibitor;
@@ -13,14 +11,13 @@ use tokio::time::sleep;
 
 use super::kubelet_config::KubeletConfig;
 use super::kubelet_http::{configuration, healthz};
+use super::lease::LeaseAge;
 use super::logind::{Logind, NAME};
 use super::logind_session::Changes;
 use super::systemd::{Systemd, UnitState};
-use crate::args;
+use crate::args::KubeletPlace;
 use crate::bus::Bus;
 use crate::host::Host;
-
-pub use super::kubelet_http::Configz;
 
 /// How often the kubelet is checked while nothing changes.
 pub const PERIOD: Duration = Duration::from_mins(1);
@@ -29,36 +26,20 @@ const PERIOD_GOING_DOWN: Duration = Duration::from_secs(2);
 /// Minimum time between two checks. Locks come and go in bursts; one check covers a burst.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 
-/// Where to find the kubelet.
+/// How to check the kubelet.
 #[derive(Clone, Debug)]
 pub struct KubeletSettings {
-    /// Names of its unit in systemd, such as `kubelet.service`. Distributions use several, and k3s
-    /// has one for servers and one for workers. The first that is loaded counts.
-    pub units: Vec<String>,
-    /// The address of its `/healthz`, on the loopback; `None` if it is turned off.
-    pub healthz: Option<SocketAddr>,
-    /// Where to read its configuration; `None` if the agent does not.
-    pub configz: Option<Configz>,
+    /// Where it is.
+    pub place: KubeletPlace,
+    /// The token's file; its bearer needs `get` on `nodes/configz`. Without it, the kubelet's
+    /// configuration is not read.
+    pub token: Option<String>,
     /// Time between two checks while nothing happens.
     pub period: Duration,
 }
 
-impl KubeletSettings {
-    /// The settings of the flags. Without a token's file, its configuration is not read.
-    pub fn new(config: &args::KubeletConfig, token: Option<&str>, period: Duration) -> Self {
-        let configz = config.configz.zip(token).map(|(address, token)| Configz {
-            address,
-            token: token.into(),
-            directory: config.dir.clone(),
-        });
-        Self { units: config.units.clone(), healthz: config.healthz, configz, period }
-    }
-}
-
-/// Returns how long ago the node's lease was renewed, if that is known.
-pub type LeaseAge = Box<dyn Fn() -> Option<Duration> + Send + Sync>;
-
 /// Checks the kubelet.
+#[derive(Debug)]
 pub struct KubeletSource {
     settings: KubeletSettings,
     bus_address: String,
@@ -67,13 +48,6 @@ pub struct KubeletSource {
     /// The last answer of `/configz`, and the process that gave it: it is fixed at the kubelet's
     /// start.
     configured: Mutex<Option<(u32, KubeletConfig)>>,
-}
-
-impl fmt::Debug for KubeletSource {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut source = formatter.debug_struct("KubeletSource");
-        source.field("settings", &self.settings).finish_non_exhaustive()
-    }
 }
 
 impl KubeletSource {
@@ -90,7 +64,7 @@ impl KubeletSource {
     /// Asks all sources at once, now. Takes a second, or a few if the bus does not answer.
     pub async fn ask(&self) -> KubeletFacts {
         let health = async {
-            match self.settings.healthz {
+            match self.settings.place.healthz {
                 Some(address) => healthz(address, &self.host).await,
                 None => None,
             }
@@ -108,7 +82,7 @@ impl KubeletSource {
             main_pid,
             unit_active: unit.map(|unit| unit.active),
             healthy,
-            lease_age: (self.lease_age)(),
+            lease_age: self.lease_age.get(),
             eviction: config.map(|config| config.eviction),
         }
     }
@@ -145,7 +119,7 @@ impl KubeletSource {
             Logind::on(&bus).await.ok()?.inhibitors().await.ok()
         };
         let unit = async {
-            match Systemd::on(&bus).first_of(&self.settings.units).await {
+            match Systemd::on(&bus).first_of(&self.settings.place.units).await {
                 Ok(unit) => unit,
                 Err(error) => {
                     tracing::debug!(error = error.message, "systemd says nothing of the unit");
@@ -160,7 +134,8 @@ impl KubeletSource {
 
     /// The configuration, read once per process of the kubelet.
     async fn config(&self, unit: Option<UnitState>) -> Option<KubeletConfig> {
-        let configz = self.settings.configz.as_ref()?;
+        let KubeletSettings { place, token, .. } = &self.settings;
+        let (address, token) = (place.configz?, token.as_ref()?);
         let pid = unit.and_then(|unit| unit.main_pid);
         let mut configured = self.configured.lock().await;
         if let (Some(pid), Some((asked, config))) = (pid, configured.as_ref())
@@ -168,7 +143,7 @@ impl KubeletSource {
         {
             return Some(config.clone());
         }
-        match configuration(configz, &self.host).await {
+        match configuration(address, token, &place.dir, &self.host).await {
             Ok(config) => {
                 *configured = pid.map(|pid| (pid, config.clone()));
                 Some(config)

@@ -4,7 +4,6 @@ use std::error::Error;
 use std::io;
 use std::iter::successors;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use agent_core::protocol::node::Healthz;
@@ -24,17 +23,6 @@ use crate::host::Host;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 /// Maximum size: a whole configuration is some 5 KB.
 const CONFIG_BYTES_MAX: usize = 1 << 20;
-
-/// Where to read the kubelet's configuration.
-#[derive(Clone, Debug)]
-pub struct Configz {
-    /// The kubelet's main port, on the loopback.
-    pub address: SocketAddr,
-    /// The token's file; its bearer needs `get` on `nodes/configz`.
-    pub token: PathBuf,
-    /// The kubelet's directory on the host, which has its certificates.
-    pub directory: String,
-}
 
 /// Asks `/healthz`. While the kubelet is down, any process may listen on its port and answer that
 /// all is well. So an answer from a port that is not root's does not count.
@@ -66,32 +54,35 @@ fn is_refused(error: &(dyn Error + 'static)) -> bool {
     error.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Asks `/configz`; the error says why there is no answer.
+/// Asks `/configz` with the token of this file; the error says why there is no answer. The
+/// directory is the kubelet's.
 ///
 /// While the kubelet is down, anybody may listen on its port, and would see the token. So a port
 /// that is not root's is not asked, and the certificate must be one in the kubelet's directory,
 /// where those can be read.
-pub(crate) async fn configuration(configz: &Configz, host: &Host) -> Result<KubeletConfig, String> {
-    if !configz.address.ip().is_loopback() {
-        return Err(format!("{} is not on the loopback", configz.address));
+pub(crate) async fn configuration(
+    address: SocketAddr,
+    token: &str,
+    directory: &str,
+    host: &Host,
+) -> Result<KubeletConfig, String> {
+    if !address.ip().is_loopback() {
+        return Err(format!("{address} is not on the loopback"));
     }
-    if !is_roots(host, configz.address.port()) {
-        return Err(format!("no listener on port {}, or not root's", configz.address.port()));
+    if !is_roots(host, address.port()) {
+        return Err(format!("no listener on port {}, or not root's", address.port()));
     }
-    let asked = timeout(ANSWER_TIME_MAX, config_text(configz, host));
-    let text = match asked.await {
-        Ok(text) => text.map_err(|error| error.to_string())?,
+    let asked = async {
+        let token = std::fs::read_to_string(token)?;
+        let certificates = kubelet_tls::certificates(host, directory);
+        kubelet_tls::get(address, "/configz", token.trim(), certificates, CONFIG_BYTES_MAX).await
+    };
+    let text = match timeout(ANSWER_TIME_MAX, asked).await {
+        Ok(text) => text.map_err(|error: io::Error| error.to_string())?,
         Err(_) => return Err(format!("no answer within {}s", ANSWER_TIME_MAX.as_secs())),
     };
-    read(&text).ok_or_else(|| "the response is not a kubelet's configuration".to_owned())
-}
-
-async fn config_text(configz: &Configz, host: &Host) -> io::Result<String> {
-    let token = std::fs::read_to_string(&configz.token)?;
-    let certificates = kubelet_tls::certificates(host, &configz.directory);
-    let address = configz.address;
-    let body = kubelet_tls::get(address, "/configz", token.trim(), certificates, CONFIG_BYTES_MAX);
-    Ok(String::from_utf8_lossy(&body.await?).into_owned())
+    read(&String::from_utf8_lossy(&text))
+        .ok_or_else(|| "the response is not a kubelet's configuration".to_owned())
 }
 
 #[cfg(test)]

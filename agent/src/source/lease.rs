@@ -10,9 +10,9 @@ use epilogue_runtime::api_error::classify;
 use epilogue_runtime::health::Flag;
 use http::Method;
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use parking_lot::Mutex;
-use serde::Deserialize;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use crate::calls::request;
@@ -28,19 +28,12 @@ const SEEN_AGE_MAX: Duration = Duration::from_secs(40);
 #[derive(Clone, Debug, Default)]
 pub struct LeaseAge(Arc<Mutex<Option<(Duration, Instant)>>>);
 
-#[derive(Debug, Deserialize)]
-struct Lease {
-    #[serde(default)]
-    spec: Spec,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Spec {
-    renew_time: Option<String>,
-}
-
 impl LeaseAge {
+    /// Takes in what a read found just now; `None` if the lease has no time, or is not there.
+    pub fn found(&self, age: Option<Duration>) {
+        *self.0.lock() = age.map(|age| (age, Instant::now()));
+    }
+
     /// How long ago the lease was renewed at the last read. `None` if the last read is too old:
     /// without the API, the age would only seem to grow.
     pub fn get(&self) -> Option<Duration> {
@@ -59,8 +52,7 @@ pub async fn run(client: Client, node: String, age: LeaseAge, reachable: Flag) {
         match timeout(READ_MAX, read(&client, &path)).await {
             Ok(Ok(renewed)) => {
                 reachable.pass();
-                let seen = renewed.map(|at| (since(at), Instant::now()));
-                *age.0.lock() = seen;
+                age.found(renewed.map(since));
             }
             Ok(Err(why)) => reachable.fail(why),
             Err(_) => reachable.fail(format!("no answer within {} s", READ_MAX.as_secs())),
@@ -74,7 +66,7 @@ async fn read(client: &Client, path: &str) -> Result<Option<Timestamp>, String> 
     let request = request(Method::GET, path, None).map_err(|failure| failure.message)?;
     let lease: Outcome<Lease> = client.request(request).await.map_err(classify);
     match lease {
-        Ok(lease) => Ok(lease.spec.renew_time.and_then(|text| text.parse().ok())),
+        Ok(lease) => Ok(lease.spec.and_then(|spec| spec.renew_time).map(|time| time.0)),
         Err(failure) => match failure.kind {
             FailureKind::NotFound | FailureKind::Forbidden => Ok(None),
             _ => Err(failure.message),

@@ -16,6 +16,8 @@ use crate::host::Host;
 
 /// The name that logind owns on the bus.
 pub const NAME: &str = "org.freedesktop.login1";
+/// Its unit in systemd.
+pub(crate) const UNIT: &str = "systemd-logind.service";
 /// The object path of its manager.
 pub(crate) const PATH: &str = "/org/freedesktop/login1";
 /// The owner that the agent's locks name.

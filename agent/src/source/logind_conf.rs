@@ -10,7 +10,7 @@ use agent_core::protocol::event::Event;
 use agent_core::shutdown::logind_conf::{DROP_IN_DIRS, OUR_DROP_IN};
 use nix::sys::inotify::{AddWatchFlags, InotifyEvent};
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::timeout;
 
 use crate::host::Host;
 use crate::inotify::Notices;
@@ -26,10 +26,8 @@ pub async fn run(host: Host, events: mpsc::Sender<Event>) {
             let directory = directory.display();
             tracing::debug!(%directory, %error, "drop-ins of logind are not watched now");
         }
-        tokio::select! {
-            () = sleep(RETRY) => {}
-            () = events.closed() => {}
-        }
+        // Too late means that events are still wanted.
+        let _ = timeout(RETRY, events.closed()).await;
     }
 }
 

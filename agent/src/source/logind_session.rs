@@ -92,11 +92,23 @@ impl LogindSession {
 impl Session for Running {
     async fn connected(&mut self, bus: &Bus, messages: MessageStream) -> Answer<()> {
         let signs = watch::Sender::new(Signs::default());
-        let mut reporter = Reporter::new(&self.session, bus, signs.subscribe(), &self.events);
+        let mut reporter = Reporter {
+            session: &self.session,
+            bus,
+            signs: signs.subscribe(),
+            reported: Signs::default(),
+            going_down: false,
+            events: &self.events,
+        };
+        let report = async {
+            let owner = subscribe(bus, NAME, rules()).await?;
+            signs.send_modify(|signs| signs.owner.found(owner));
+            reporter.report(&Logind::on(bus).await?).await
+        };
         tokio::select! {
             biased;
             () = listen(messages, &signs) => Err(closed()),
-            ended = reporter.run(&signs) => ended,
+            ended = report => ended,
         }
     }
 
@@ -130,27 +142,7 @@ struct Reporter<'a> {
     events: &'a mpsc::Sender<Event>,
 }
 
-impl<'a> Reporter<'a> {
-    fn new(
-        session: &'a LogindSession,
-        bus: &'a Bus,
-        signs: watch::Receiver<Signs>,
-        events: &'a mpsc::Sender<Event>,
-    ) -> Self {
-        Self { session, bus, signs, reported: Signs::default(), going_down: false, events }
-    }
-
-    async fn run(&mut self, signs: &watch::Sender<Signs>) -> Answer<()> {
-        let logind = self.begin(signs).await?;
-        self.report(&logind).await
-    }
-
-    async fn begin(&mut self, signs: &watch::Sender<Signs>) -> Answer<Logind> {
-        let owner = subscribe(self.bus, NAME, rules()).await?;
-        signs.send_modify(|signs| signs.owner.found(owner));
-        Logind::on(self.bus).await
-    }
-
+impl Reporter<'_> {
     async fn report(&mut self, logind: &Logind) -> Answer<()> {
         let mut due = Instant::now() + self.period();
         loop {

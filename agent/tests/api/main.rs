@@ -12,7 +12,7 @@ use agent_core::protocol::event::ActionResult;
 use epilogue_agent::metrics::Metrics;
 use epilogue_agent::sink::api::ApiSink;
 use epilogue_agent::sink::events::EventSink;
-use epilogue_common::outcome::FailureKind;
+use epilogue_common::outcome::{FailureKind, Outcome};
 use jiff::Timestamp;
 use prometheus::Registry;
 use serde_json::{Value, json};
@@ -28,11 +28,19 @@ fn pod() -> PodRef {
 
 async fn carried_out(action: Action, answers: Vec<Answer>) -> (ActionResult, Vec<server::Asked>) {
     let (client, server) = Server::client(answers);
-    let metrics = Metrics::new(&Registry::new()).expect("must register");
-    let sink = ApiSink::new(client, "n1".to_owned(), metrics.api().clone());
-    assert!(ApiSink::takes(&action));
+    let registry = Registry::new();
+    let metrics = Metrics::new(&registry).expect("must register");
+    let sink = ApiSink::new(client, "n1".to_owned(), metrics);
     let result = sink.carry_out(action).await;
+    assert_ne!(label(&registry, "api_calls_total"), "none", "each call has a name in metrics");
     (result, server.asked())
+}
+
+/// The value of the first label of the one metric whose name ends so.
+fn label(registry: &Registry, name: &str) -> String {
+    let counted = registry.gather().into_iter().find(|it| it.name().ends_with(name));
+    let counted = counted.expect("it must be counted");
+    counted.get_metric()[0].get_label()[0].value().to_owned()
 }
 
 fn kind(result: &ActionResult) -> Option<FailureKind> {
@@ -92,8 +100,12 @@ async fn an_attempt_without_an_answer_ends_after_a_second_and_may_have_been_carr
     assert_eq!(begun.elapsed().as_secs(), 1);
 }
 
+fn failure(result: Outcome<()>) -> Option<FailureKind> {
+    result.err().map(|failure| failure.kind)
+}
+
 /// The result of an event, and what `/metrics` counts of it.
-async fn emitted(answer: Answer) -> (ActionResult, Vec<server::Asked>, String) {
+async fn emitted(answer: Answer) -> (Outcome<()>, Vec<server::Asked>, String) {
     let (client, server) = Server::client(vec![answer]);
     let registry = Registry::new();
     let metrics = Metrics::new(&registry).expect("must register");
@@ -102,26 +114,23 @@ async fn emitted(answer: Answer) -> (ActionResult, Vec<server::Asked>, String) {
     let notice =
         Notice { pod: Some(pod()), warning: true, reason: "PodLost", message, annotations };
     let result = sink.emit(&notice, Timestamp::now()).await;
-    let counted = registry.gather().into_iter().find(|it| it.name().ends_with("events_total"));
-    let counted = counted.expect("an event must be counted");
-    let result_label = counted.get_metric()[0].get_label()[0].value().to_owned();
-    (result, server.asked(), result_label)
+    (result, server.asked(), label(&registry, "events_total"))
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_event_is_one_attempt_whose_result_goes_back_to_the_core() {
     let (result, asked, counted) = emitted(Answer::ok(json!({}))).await;
-    assert_eq!((result, counted.as_str()), (ActionResult::Done(Ok(())), "written"));
+    assert_eq!((result, counted.as_str()), (Ok(()), "written"));
     assert_eq!(asked[0].line, "POST /apis/events.k8s.io/v1/namespaces/jobs/events");
     assert_eq!((&asked[0].body["reason"], asked.len()), (&json!("PodLost"), 1));
 
     let (result, asked, counted) = emitted(Answer::refusal(403, "Forbidden")).await;
-    assert_eq!((kind(&result), counted.as_str()), (Some(FailureKind::Forbidden), "failed"));
+    assert_eq!((failure(result), counted.as_str()), (Some(FailureKind::Forbidden), "failed"));
     assert_eq!(asked.len(), 1);
 
     let begun = tokio::time::Instant::now();
     let (result, _, counted) = emitted(Answer::Never).await;
-    assert_eq!((kind(&result), counted.as_str()), (Some(FailureKind::Unknown), "failed"));
+    assert_eq!((failure(result), counted.as_str()), (Some(FailureKind::Unknown), "failed"));
     assert_eq!(begun.elapsed().as_secs(), 2);
 }
 

@@ -53,7 +53,7 @@ impl Api {
         });
         let client = kube::Client::new(service, "default");
         let metrics = Metrics::new(&Registry::new()).expect("must register");
-        ApiSink::new(client, "n1".to_owned(), metrics.api().clone())
+        ApiSink::new(client, "n1".to_owned(), metrics)
     }
 
     async fn answer(&self, request: Request<Body>) -> Response<Body> {

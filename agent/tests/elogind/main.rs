@@ -11,7 +11,6 @@ mod systemd1;
 
 use std::time::{Duration, Instant};
 
-use agent_core::protocol::action::Action;
 use agent_core::protocol::event::{ActionResult, Announcement, Event};
 use jiff::Timestamp;
 use machine::Machine;
@@ -43,7 +42,7 @@ fn announced(event: &Event) -> Option<Announcement> {
 async fn the_lock_is_listed_with_our_words_and_our_process() {
     let machine = Machine::start(5).await;
     let sink = machine.sink();
-    assert_eq!(sink.carry_out(&Action::TakeLock).await, ActionResult::Locked);
+    assert_eq!(sink.take_lock().await, ActionResult::Locked);
     let list = machine.inhibitors().await;
     let [lock] = list.as_slice() else { panic!("one lock must be held: {list:?}") };
     assert_eq!((lock.what.as_str(), lock.mode.as_str()), ("shutdown", "delay"));
@@ -58,7 +57,7 @@ async fn the_lock_is_listed_with_our_words_and_our_process() {
 async fn a_shutdown_is_announced_and_waits_for_the_release() {
     let machine = Machine::start(LONG).await;
     let sink = machine.sink();
-    sink.carry_out(&Action::TakeLock).await;
+    sink.take_lock().await;
     let mut session = going_down(&machine, LONG).await;
     let reported = session.changes.wait_for(|changes| changes.going_down);
     timeout(WITHIN, reported)
@@ -67,10 +66,10 @@ async fn a_shutdown_is_announced_and_waits_for_the_release() {
         .expect("the session must live");
     session.state("a machine that goes down", |state| state.preparing).await;
     // No new lock during a shutdown. ([LD5])
-    let second = machine.sink().carry_out(&Action::TakeLock).await;
+    let second = machine.sink().take_lock().await;
     assert_eq!(second, ActionResult::LockRefusedInProgress);
     assert_eq!(machine.actions(), "");
-    sink.carry_out(&Action::ReleaseLock).await;
+    sink.release_lock().await;
     machine.until_action().await;
     assert!(machine.actions().contains("poweroff"), "{}", machine.actions());
     session.end().await;
@@ -81,13 +80,13 @@ async fn a_lock_that_is_held_too_long_stops_nothing() {
     // The timer ends the delay. ([LD2], [LD3])
     let machine = Machine::start(3).await;
     let sink = machine.sink();
-    sink.carry_out(&Action::TakeLock).await;
+    sink.take_lock().await;
     let begun = Instant::now();
     let session = going_down(&machine, 3).await;
     machine.until_action().await;
     assert!(begun.elapsed() >= Duration::from_secs(3), "{:?}", begun.elapsed());
     assert_eq!(machine.inhibitors().await.len(), 1, "the lock must still be held");
-    sink.carry_out(&Action::ReleaseLock).await;
+    sink.release_lock().await;
     session.end().await;
 }
 
@@ -96,14 +95,14 @@ async fn a_restart_forgets_the_action_and_keeps_the_lock() {
     // The lock survives a restart, the delayed shutdown does not. ([LD7])
     let mut machine = Machine::start(LONG).await;
     let sink = machine.sink();
-    sink.carry_out(&Action::TakeLock).await;
+    sink.take_lock().await;
     let mut session = going_down(&machine, LONG).await;
     let before = session.state("a machine that goes down", |state| state.preparing).await;
     machine.order("kill").await;
     machine.order("start").await;
     let after = session.state("another logind", |state| state.owner != before.owner).await;
     assert_eq!((after.preparing, after.lock_listed), (false, true));
-    sink.carry_out(&Action::ReleaseLock).await;
+    sink.release_lock().await;
     session.state("a list without the lock", |state| !state.lock_listed).await;
     assert_eq!(machine.actions(), "", "nothing must be done any more");
     session.end().await;
@@ -121,8 +120,8 @@ async fn the_delay_is_raised_by_our_file() {
     // An error after the signal was sent changes nothing.
     systemd.turn(|state| state.stumbles = true);
     let wanted = Duration::from_secs(40);
-    let raised = machine.sink().carry_out(&Action::RaiseDelay { wanted }).await;
-    assert_eq!(raised, ActionResult::Delay(Ok(wanted)));
+    let raised = machine.sink().raise_delay(wanted).await;
+    assert_eq!(raised, Ok(wanted));
     assert_eq!(systemd.state().signals.len(), 1);
     let mut session = Session::start(machine.address(), 64);
     assert_eq!(session.state("a state", |_| true).await.delay, Some(wanted));

@@ -4,8 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use agent_core::protocol::action::Action;
-use agent_core::protocol::event::{ActionResult, Event};
+use agent_core::protocol::event::Event;
 use epilogue_agent::host::Host;
 use epilogue_agent::sink::logind::LogindSink;
 use epilogue_agent::source::logind_conf;
@@ -19,11 +18,8 @@ use crate::{Node, words};
 const DIR: &str = "etc/systemd/logind.conf.d";
 
 async fn raise(sink: &LogindSink, seconds: u64) -> Outcome<u64> {
-    let wanted = Duration::from_secs(seconds);
-    match sink.carry_out(&Action::RaiseDelay { wanted }).await {
-        ActionResult::Delay(delay) => delay.map(|delay| delay.as_secs()),
-        other => panic!("a delay must be reported, not {other:?}"),
-    }
+    let delay = sink.raise_delay(Duration::from_secs(seconds)).await;
+    delay.map(|delay| delay.as_secs())
 }
 
 async fn systemd(node: &Node) -> Systemd1 {

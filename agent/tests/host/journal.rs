@@ -5,8 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
-use agent_core::protocol::action::Action;
-use agent_core::protocol::event::{ActionResult, ShutdownKind};
+use agent_core::protocol::event::ShutdownKind;
 use agent_core::protocol::journal::{Intent, Record};
 use agent_core::shutdown::Mode;
 use epilogue_agent::sink::journal::{FILE_NAME, JournalSink, Opened};
@@ -37,8 +36,7 @@ fn records() -> Vec<Record> {
 }
 
 async fn write(sink: &JournalSink, records: &[Record]) {
-    let written = sink.carry_out(&Action::Journal(records.to_vec())).await;
-    assert_eq!(written, ActionResult::Done(Ok(())));
+    assert_eq!(sink.append(records.to_vec()).await, Ok(()));
 }
 
 /// Opens the journal once no other process has it. A child of this process that another test starts
@@ -81,7 +79,7 @@ async fn a_closed_journal_is_empty() {
     let root = tempfile::tempdir().expect("must be creatable");
     let sink = open(root.path()).await.sink;
     write(&sink, &records()).await;
-    assert_eq!(sink.carry_out(&Action::CloseJournal).await, ActionResult::Done(Ok(())));
+    assert_eq!(sink.clear().await, Ok(()));
     assert_eq!(bytes(root.path()), b"");
     write(&sink, &records()[..1]).await;
     drop(sink);
@@ -192,8 +190,8 @@ async fn a_directory_that_cannot_be_is_named_and_tried_again() {
     assert_eq!(opened.records, []);
     let words = opened.notes.first().expect("it must be said");
     assert!(words.contains("cannot make the journal's directory"), "{words}");
-    let failed = opened.sink.carry_out(&Action::Journal(records())).await;
-    assert!(matches!(failed, ActionResult::Done(Err(_))), "{failed:?}");
+    let failed = opened.sink.append(records()).await;
+    assert!(failed.is_err(), "{failed:?}");
     fs::remove_file(&dir).expect("must be removable");
     write(&opened.sink, &records()).await;
     drop(opened.sink);
@@ -206,8 +204,8 @@ async fn two_agents_do_not_write_the_same_journal() {
     let first = open(root.path()).await;
     let second = JournalSink::open(root.path()).await;
     assert!(second.notes[0].contains("another agent has the journal"), "{:?}", second.notes);
-    let failed = second.sink.carry_out(&Action::Journal(records())).await;
-    assert!(matches!(failed, ActionResult::Done(Err(_))), "{failed:?}");
+    let failed = second.sink.append(records()).await;
+    assert!(failed.is_err(), "{failed:?}");
     // The first agent ends, and the second one finds its records.
     write(&first.sink, &records()[..1]).await;
     drop(first.sink);
@@ -225,10 +223,9 @@ async fn a_journal_does_not_grow_without_end() {
     let record = Record::Released { unreported: uids };
     let mut written = 0;
     let failure = loop {
-        match sink.carry_out(&Action::Journal(vec![record.clone()])).await {
-            ActionResult::Done(Ok(())) => written += 1,
-            ActionResult::Done(Err(failure)) => break failure,
-            other => panic!("must be done: {other:?}"),
+        match sink.append(vec![record.clone()]).await {
+            Ok(()) => written += 1,
+            Err(failure) => break failure,
         }
         assert!(written < 100, "there must be a limit");
     };

@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use agent_core::protocol::action::Action;
 use agent_core::protocol::event::Event;
 use agent_core::protocol::node::{Healthz, KubeletEviction, KubeletFacts};
+use epilogue_agent::args::KubeletPlace;
 use epilogue_agent::bus::Bus;
-use epilogue_agent::source::kubelet::{Configz, KubeletSettings, KubeletSource, PERIOD};
+use epilogue_agent::source::kubelet::{KubeletSettings, KubeletSource, PERIOD};
+use epilogue_agent::source::lease::LeaseAge;
 use epilogue_agent::source::systemd::Systemd;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -57,19 +58,17 @@ fn source(
         node.write("proc/net/tcp", &line);
         node.write("proc/net/tcp6", "");
     }
-    let token = node.root.path().join("token");
-    let settings = KubeletSettings {
+    let place = KubeletPlace {
         // The first unit is another distribution's.
         units: vec!["rke2-agent.service".into(), UNIT.into()],
+        dir: "/var/lib/kubelet".to_owned(),
         healthz,
-        configz: configz.map(|address| Configz {
-            address,
-            token,
-            directory: "/var/lib/kubelet".into(),
-        }),
-        period: PERIOD,
+        configz,
     };
-    let lease_age = Box::new(|| Some(Duration::from_secs(3)));
+    let token = Some(node.root.path().join("token").display().to_string());
+    let settings = KubeletSettings { place, token, period: PERIOD };
+    let lease_age = LeaseAge::default();
+    lease_age.found(Some(Duration::from_secs(3)));
     KubeletSource::new(settings, node.bus.address.clone(), node.host(), lease_age)
 }
 
@@ -204,7 +203,7 @@ async fn the_kubelet_is_sampled_anew_when_locks_change_and_at_an_announcement() 
         settled(&mut probe).await;
         node.login1.turn(|state| state.locks.push((0, its_lock(PID))));
         let sink = node.sink();
-        sink.carry_out(&Action::TakeLock).await;
+        sink.take_lock().await;
         while seen(&mut events).await.lock_armed != Some(true) {}
         systemd.turn(|state| state.main_pid = 0);
         node.login1.shut_down("reboot").await;

@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-use agent_core::protocol::action::Action;
 use agent_core::protocol::event::ActionResult;
 use epilogue_common::outcome::FailureKind;
 use tokio::time::Instant;
@@ -16,7 +15,7 @@ use crate::{Node, WITHIN, words};
 async fn the_lock_says_whose_it_is_and_what_it_waits_for() {
     let node = Node::start(60).await;
     let sink = node.sink();
-    assert_eq!(sink.carry_out(&Action::TakeLock).await, ActionResult::Locked);
+    assert_eq!(sink.take_lock().await, ActionResult::Locked);
     let locks = node.login1.state().locks;
     let [(_, (what, who, why, mode, _, pid))] = locks.as_slice() else {
         panic!("one lock must be held: {locks:?}")
@@ -48,7 +47,7 @@ async fn no_child_would_get_a_copy_of_the_lock() {
     const CLOSE_ON_EXEC: u32 = 0o2_000_000;
     let node = Node::start(60).await;
     let sink = node.sink();
-    sink.carry_out(&Action::TakeLock).await;
+    sink.take_lock().await;
     let pipe = node.login1.state().pipes.remove(0);
     // The message with the descriptor holds a copy for a moment more; two ends remain.
     let end = Instant::now() + WITHIN;
@@ -66,7 +65,7 @@ async fn the_new_lock_is_taken_before_the_old_one_goes() {
     let node = Node::start(60).await;
     let sink = node.sink();
     for _ in 0..3 {
-        assert_eq!(sink.carry_out(&Action::TakeLock).await, ActionResult::Locked);
+        assert_eq!(sink.take_lock().await, ActionResult::Locked);
     }
     let one_left = |state: &crate::login1::State| state.history.iter().sum::<i64>() == 1;
     let state = node.login1.until("one left", one_left).await;
@@ -83,10 +82,10 @@ async fn the_release_lets_the_machine_go_at_once() {
     // The shutdown target starts when the last lock goes. ([LD3])
     let node = Node::start(60).await;
     let sink = node.sink();
-    sink.carry_out(&Action::TakeLock).await;
+    sink.take_lock().await;
     node.login1.shut_down("poweroff").await;
     assert_eq!(node.login1.state().down, None);
-    sink.carry_out(&Action::ReleaseLock).await;
+    sink.release_lock().await;
     let state = node.login1.until("down", |state| state.down.is_some()).await;
     assert_eq!(state.down, Some(Down::Released));
 }
@@ -96,7 +95,7 @@ async fn a_lock_that_is_not_given_back_holds_until_the_time_is_over() {
     // The timer ends the delay although a lock is held. ([LD2], [LD3])
     let node = Node::start(1).await;
     let sink = node.sink();
-    sink.carry_out(&Action::TakeLock).await;
+    sink.take_lock().await;
     node.login1.shut_down("poweroff").await;
     let state = node.login1.until("down", |state| state.down.is_some()).await;
     assert_eq!(state.down, Some(Down::TimedOut));
@@ -107,7 +106,7 @@ async fn a_lock_that_is_not_given_back_holds_until_the_time_is_over() {
 async fn no_delay_is_no_time() {
     let node = Node::start(0).await;
     let sink = node.sink();
-    assert_eq!(sink.carry_out(&Action::TakeLock).await, ActionResult::Locked);
+    assert_eq!(sink.take_lock().await, ActionResult::Locked);
     node.login1.shut_down("poweroff").await;
     assert_eq!(node.login1.state().down, Some(Down::AtOnce));
 }
@@ -116,7 +115,7 @@ async fn no_delay_is_no_time() {
 async fn a_lock_goes_with_its_holder() {
     let node = Node::start(60).await;
     let sink = node.sink();
-    sink.carry_out(&Action::TakeLock).await;
+    sink.take_lock().await;
     drop(sink);
     node.login1.until("released", |state| state.locks.is_empty()).await;
 }
@@ -126,17 +125,17 @@ async fn there_is_no_lock_once_the_machine_goes_down() {
     // No new lock during a shutdown. ([LD5])
     let node = Node::start(60).await;
     let sink = node.sink();
-    sink.carry_out(&Action::TakeLock).await;
+    sink.take_lock().await;
     node.login1.shut_down("poweroff").await;
     let second = node.sink();
     for sink in [&sink, &second] {
-        let result = sink.carry_out(&Action::TakeLock).await;
+        let result = sink.take_lock().await;
         assert_eq!(result, ActionResult::LockRefusedInProgress);
     }
     let state = node.login1.state();
     assert_eq!((state.locks.len(), state.down), (1, None), "the first must be held on");
     node.login1.cancel().await;
-    assert_eq!(second.carry_out(&Action::TakeLock).await, ActionResult::Locked);
+    assert_eq!(second.take_lock().await, ActionResult::Locked);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,8 +144,8 @@ async fn too_many_locks_are_a_failure_of_their_own() {
     let node = Node::start(60).await;
     node.login1.turn(|state| state.inhibitors_max = 1);
     let (first, second) = (node.sink(), node.sink());
-    assert_eq!(first.carry_out(&Action::TakeLock).await, ActionResult::Locked);
-    let ActionResult::Done(Err(failure)) = second.carry_out(&Action::TakeLock).await else {
+    assert_eq!(first.take_lock().await, ActionResult::Locked);
+    let ActionResult::Done(Err(failure)) = second.take_lock().await else {
         panic!("the second must fail")
     };
     assert_eq!(failure.kind, FailureKind::TooManyRequests);
@@ -157,7 +156,7 @@ async fn too_many_locks_are_a_failure_of_their_own() {
 async fn without_logind_the_lock_fails_with_the_reason() {
     let mut node = Node::start(60).await;
     node.login1.go().await;
-    let ActionResult::Done(Err(failure)) = node.sink().carry_out(&Action::TakeLock).await else {
+    let ActionResult::Done(Err(failure)) = node.sink().take_lock().await else {
         panic!("there must be no lock")
     };
     assert_eq!(failure.kind, FailureKind::NotFound, "{failure}");
@@ -168,11 +167,11 @@ async fn a_lock_outlives_a_restart_of_logind() {
     // Locks survive a restart of logind. ([LD7])
     let mut node = Node::start(60).await;
     let sink = node.sink();
-    sink.carry_out(&Action::TakeLock).await;
+    sink.take_lock().await;
     node.login1.go().await;
     node.login1.come().await;
     node.login1.shut_down("poweroff").await;
     assert_eq!(node.login1.state().down, None);
-    sink.carry_out(&Action::ReleaseLock).await;
+    sink.release_lock().await;
     node.login1.until("down", |state| state.down == Some(Down::Released)).await;
 }

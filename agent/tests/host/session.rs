@@ -111,7 +111,7 @@ async fn each_signal_is_reported_in_its_order() {
 async fn a_shutdown_under_way_is_seen_at_the_start() {
     let node = Node::start(60).await;
     let sink = node.sink();
-    sink.carry_out(&agent_core::protocol::action::Action::TakeLock).await;
+    sink.take_lock().await;
     node.login1.shut_down("poweroff").await;
     let mut session = node.session();
     let first = session.state("a state", |_| true).await;
@@ -145,7 +145,7 @@ async fn a_shutdown_announced_anew_in_a_full_queue_is_reported_after_the_cancell
     let mut session = Session::start(&node.bus.address, 1);
     session.state("a state", |_| true).await;
     let sink = node.sink();
-    sink.carry_out(&agent_core::protocol::action::Action::TakeLock).await;
+    sink.take_lock().await;
     node.login1.shut_down("reboot").await;
     node.login1.cancel().await;
     node.login1.shut_down("halt").await;
@@ -161,7 +161,7 @@ async fn a_restart_of_logind_is_seen_with_the_lock_that_outlives_it() {
     // logind forgets the shutdown and emits no `false`. ([LD7])
     let mut node = Node::start(60).await;
     let sink = node.sink();
-    sink.carry_out(&agent_core::protocol::action::Action::TakeLock).await;
+    sink.take_lock().await;
     let mut session = node.session();
     session.state("our lock", |state| state.lock_listed).await;
     node.login1.shut_down("reboot").await;

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent_core::pressure::usage::DiskLayout;
-use agent_core::protocol::action::Action;
-use agent_core::protocol::event::ActionResult;
 use agent_core::protocol::pressure::{Figures, Resource, Sample};
 use epilogue_agent::clock::Clock;
 use epilogue_agent::cri::Runtime;
@@ -28,17 +26,11 @@ pub(crate) async fn figures(
     pods: &[&str],
 ) -> Result<Figures, Failure> {
     let pods = pods.iter().map(|pod| uid(pod)).collect();
-    match sink.carry_out(Action::MeasurePods { of, pods }).await {
-        ActionResult::Figures(figures) => figures,
-        other => panic!("{other:?} does not answer MeasurePods"),
-    }
+    sink.pods(of, pods).await
 }
 
 async fn take_sample(sink: &MeasureSink) -> Result<Box<Sample>, Failure> {
-    match sink.carry_out(Action::Measure).await {
-        ActionResult::Measured(measured) => measured,
-        other => panic!("{other:?} does not answer Measure"),
-    }
+    sink.node().await
 }
 
 #[tokio::test]

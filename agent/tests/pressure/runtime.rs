@@ -10,11 +10,10 @@ use std::task::{Context, Poll};
 use epilogue_agent::cri::stats::{
     ContainerAttributes, ContainerStats, FilesystemIdentifier, FilesystemUsage, ImageFsInfoRequest,
     ImageFsInfoResponse, ListContainerStatsRequest, ListContainerStatsResponse, Number,
-    path as stats,
 };
 use epilogue_agent::cri::wire::{
-    CONTAINER_NAME_LABEL, Container, ListContainersRequest, ListContainersResponse, POD_UID_LABEL,
-    path,
+    CONTAINER_NAME_LABEL, Call, Container, ListContainersRequest, ListContainersResponse,
+    POD_UID_LABEL,
 };
 use epilogue_agent::cri::{Runtime, Sockets};
 use futures::FutureExt as _;
@@ -140,23 +139,23 @@ impl tower::Service<http::Request<Body>> for Service {
                 pending::<()>().await;
             }
             Ok(match called.as_str() {
-                path::LIST_CONTAINERS => {
+                ListContainersRequest::PATH => {
                     let answer = ListContainersResponse { containers: words.containers };
-                    unary::<ListContainersRequest, _>(request, answer).await
+                    unary::<ListContainersRequest>(request, answer).await
                 }
-                stats::LIST_CONTAINER_STATS => {
+                ListContainerStatsRequest::PATH => {
                     if let Some(late) = &words.late {
                         late.notified().await;
                     }
                     let answer = ListContainerStatsResponse { stats: words.stats };
-                    unary::<ListContainerStatsRequest, _>(request, answer).await
+                    unary::<ListContainerStatsRequest>(request, answer).await
                 }
-                stats::IMAGE_FS_INFO => {
+                ImageFsInfoRequest::PATH => {
                     let answer = ImageFsInfoResponse {
                         image_filesystems: words.images,
                         container_filesystems: words.layers,
                     };
-                    unary::<ImageFsInfoRequest, _>(request, answer).await
+                    unary::<ImageFsInfoRequest>(request, answer).await
                 }
                 _ => Status::unimplemented(called).into_http(),
             })
@@ -165,14 +164,13 @@ impl tower::Service<http::Request<Body>> for Service {
     }
 }
 
-async fn unary<Q, A>(request: http::Request<Body>, answer: A) -> http::Response<Body>
-where
-    Q: prost::Message + Default + Send + Sync + 'static,
-    A: prost::Message + Default + Clone + Send + Sync + 'static,
-{
-    let service = tower::service_fn(move |_: Request<Q>| {
+async fn unary<C: Call<Answer: Clone> + Default>(
+    request: http::Request<Body>,
+    answer: C::Answer,
+) -> http::Response<Body> {
+    let service = tower::service_fn(move |_: Request<C>| {
         let answer = answer.clone();
         async move { Ok::<_, Status>(Response::new(answer)) }
     });
-    tonic::server::Grpc::new(ProstCodec::<A, Q>::default()).unary(service, request).await
+    tonic::server::Grpc::new(ProstCodec::<C::Answer, C>::default()).unary(service, request).await
 }

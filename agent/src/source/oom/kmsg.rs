@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::host::Host;
 
 /// The device with the kernel's log.
-const PATH: &str = "/dev/kmsg";
+pub const LOG: &str = "/dev/kmsg";
 /// Maximum size of a record; each read returns one.
 const RECORD_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of kills that wait for their container's end at once; further ones are dropped.
@@ -35,7 +35,7 @@ pub(super) async fn run(host: &Host, clock: &Clock, events: &mpsc::Sender<Event>
         Ok(log) => log,
         Err(error) => {
             tracing::info!(
-                path = PATH,
+                path = LOG,
                 %error,
                 "the kernel's log can't be read: only the cgroups show OOM kills"
             );
@@ -60,7 +60,7 @@ pub(super) async fn run(host: &Host, clock: &Clock, events: &mpsc::Sender<Event>
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(path = PATH, %error, "the kernel's log can't be read any more");
+                    tracing::warn!(path = LOG, %error, "the kernel's log can't be read any more");
                     break;
                 }
             },
@@ -74,12 +74,17 @@ pub(super) async fn run(host: &Host, clock: &Clock, events: &mpsc::Sender<Event>
 }
 
 fn open(host: &Host) -> io::Result<AsyncFd<File>> {
-    let flags = OFlag::O_NONBLOCK.bits();
-    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(host.path(PATH))?;
+    let mut file = open_log(host)?;
     // Earlier kills belong to an earlier process of the agent. A pipe has no end to seek.
     let _ = file.seek(SeekFrom::End(0));
     #[expect(deprecated, reason = "its successor is unsafe; a File keeps what that asks for")]
     AsyncFd::with_interest(file, Interest::READABLE)
+}
+
+/// Opens the kernel's log, which is what the kernel may forbid; reads nothing.
+pub fn open_log(host: &Host) -> io::Result<File> {
+    let flags = OFlag::O_NONBLOCK.bits();
+    OpenOptions::new().read(true).custom_flags(flags).open(host.path(LOG))
 }
 
 /// The next records. Those overwritten before they were read are lost, and the log goes on.
@@ -95,7 +100,7 @@ async fn records(log: &AsyncFd<File>) -> io::Result<String> {
                 return Ok(String::from_utf8_lossy(&bytes).into_owned());
             }
             Ok(Err(error)) if error.kind() == ErrorKind::BrokenPipe => {
-                tracing::debug!(path = PATH, "records were lost");
+                tracing::debug!(path = LOG, "records were lost");
             }
             Ok(Err(error)) if error.kind() == ErrorKind::Interrupted => {}
             Ok(Err(error)) => return Err(error),

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use crate::clock::Clock;
 use crate::host::Host;
 
+pub use kmsg::{LOG, open_log};
 pub use record::{Constraint, Record, kills};
 
 /// Reports kills. Does not end before the receiver of events is gone, even without a witness.

@@ -14,7 +14,7 @@ use nix::fcntl::OFlag;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{cannot_read, psi_of};
 use crate::cgroups::Cgroups;
@@ -88,16 +88,19 @@ async fn watch(host: &Host, config: TriggerConfig, events: &mpsc::Sender<Event>)
     let mut logged = String::new();
     while !events.is_closed() {
         let target = target(host, config.what);
-        let answered =
-            Watch { config, events, target: &target, logged: &mut logged }.follow().await;
-        let wait = match answered {
+        let watch = Watch { config, events, target: &target, logged: &mut logged };
+        let ended = tokio::select! {
+            ended = watch.follow() => ended,
+            // The file that this one stands in for may exist by then.
+            () = sleep(RETRY), if target.instead => Ended::Gone,
+            () = events.closed() => return,
+        };
+        let wait = match ended {
             Ended::Gone => REOPEN,
             Ended::NotWatched => RETRY,
         };
-        tokio::select! {
-            () = sleep(wait) => {}
-            () = events.closed() => {}
-        }
+        // Too late means that events are still wanted.
+        let _ = timeout(wait, events.closed()).await;
     }
 }
 
@@ -170,54 +173,29 @@ impl Watch<'_> {
 
     async fn by_trigger(&self, file: AsyncFd<File>) -> Ended {
         let interest = Interest::PRIORITY.add(Interest::ERROR);
-        let changes = self.better_place();
-        tokio::pin!(changes);
-        loop {
-            let ready = async {
-                let mut guard = file.ready(interest).await.ok()?;
-                let ready = guard.ready();
-                guard.clear_ready();
-                Some(ready)
-            };
-            tokio::select! {
-                ready = ready => match ready {
-                    Some(ready) if !ready.is_error() => {}
-                    _ => return Ended::Gone,
-                },
-                () = &mut changes => return Ended::Gone,
-            }
-            if self.report().await.is_none() {
-                return Ended::Gone;
+        while let Ok(mut guard) = file.ready(interest).await {
+            let is_error = guard.ready().is_error();
+            guard.clear_ready();
+            drop(guard);
+            if is_error || self.report().await.is_none() {
+                break;
             }
         }
+        Ended::Gone
     }
 
     /// The same by the counter: the stall of a sliding window.
     async fn by_reading(&self, file: &File) -> Ended {
-        let changes = self.better_place();
-        tokio::pin!(changes);
         let mut window = Window::new(self.config);
         let mut next = Instant::now();
-        loop {
-            let Ok(total) = counter(file) else { return Ended::Gone };
+        while let Ok(total) = counter(file) {
             if window.is_stall(total) && self.report().await.is_none() {
-                return Ended::Gone;
+                break;
             }
             next = Instant::now().max(next + self.config.read_every());
-            tokio::select! {
-                () = sleep_until(next) => {}
-                () = self.events.closed() => return Ended::Gone,
-                () = &mut changes => return Ended::Gone,
-            }
+            sleep_until(next).await;
         }
-    }
-
-    /// Ends when the file that this one stands in for may exist.
-    async fn better_place(&self) {
-        if !self.target.instead {
-            std::future::pending::<()>().await;
-        }
-        sleep(RETRY).await;
+        Ended::Gone
     }
 
     /// Sends an event; `None` if the receiver is gone.

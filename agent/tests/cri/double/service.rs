@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use epilogue_agent::cri::stats::{self, ListContainerStatsRequest, ListContainerStatsResponse};
-use epilogue_agent::cri::wire::{self, Empty, path};
+use epilogue_agent::cri::stats::{ListContainerStatsRequest, ListContainerStatsResponse};
+use epilogue_agent::cri::wire::{self, Call as _, Empty};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
@@ -291,17 +291,33 @@ impl tower::Service<http::Request<Body>> for Service {
         let path = request.uri().path().to_owned();
         async move {
             Ok(match path.as_str() {
-                path::VERSION => unary(request, |_: wire::VersionRequest| world.version()).await,
-                path::STATUS => unary(request, |_: wire::StatusRequest| world.status()).await,
-                path::LIST_POD_SANDBOX => unary(request, |sent| world.list_sandboxes(sent)).await,
-                path::LIST_CONTAINERS => unary(request, |sent| world.list_containers(sent)).await,
-                path::CONTAINER_STATUS => unary(request, |sent| world.container_status(sent)).await,
-                path::STOP_CONTAINER => unary(request, |sent| world.stop_container(sent)).await,
-                path::STOP_POD_SANDBOX => unary(request, |sent| world.stop_sandbox(sent)).await,
-                stats::path::LIST_CONTAINER_STATS => {
+                wire::VersionRequest::PATH => {
+                    unary(request, |_: wire::VersionRequest| world.version()).await
+                }
+                wire::StatusRequest::PATH => {
+                    unary(request, |_: wire::StatusRequest| world.status()).await
+                }
+                wire::ListPodSandboxRequest::PATH => {
+                    unary(request, |sent| world.list_sandboxes(sent)).await
+                }
+                wire::ListContainersRequest::PATH => {
+                    unary(request, |sent| world.list_containers(sent)).await
+                }
+                wire::ContainerStatusRequest::PATH => {
+                    unary(request, |sent| world.container_status(sent)).await
+                }
+                wire::StopContainerRequest::PATH => {
+                    unary(request, |sent| world.stop_container(sent)).await
+                }
+                wire::StopPodSandboxRequest::PATH => {
+                    unary(request, |sent| world.stop_sandbox(sent)).await
+                }
+                ListContainerStatsRequest::PATH => {
                     unary(request, |_: ListContainerStatsRequest| world.container_stats()).await
                 }
-                path::REMOVE_CONTAINER => unary(request, |sent| world.remove_container(sent)).await,
+                wire::RemoveContainerRequest::PATH => {
+                    unary(request, |sent| world.remove_container(sent)).await
+                }
                 _ => Status::unimplemented(path).into_http(),
             })
         }
@@ -309,18 +325,17 @@ impl tower::Service<http::Request<Body>> for Service {
     }
 }
 
-async fn unary<'a, Q, A, F>(
+async fn unary<'a, C, F>(
     request: http::Request<Body>,
-    answer: impl Fn(Q) -> F + Send + Sync + 'a,
+    answer: impl Fn(C) -> F + Send + Sync + 'a,
 ) -> http::Response<Body>
 where
-    Q: prost::Message + Default + Send + Sync + 'static,
-    A: prost::Message + Default + Send + Sync + 'static,
-    F: Future<Output = Result<A, Status>> + Send + 'a,
+    C: wire::Call + Default,
+    F: Future<Output = Result<C::Answer, Status>> + Send + 'a,
 {
-    let service = tower::service_fn(|request: Request<Q>| {
+    let service = tower::service_fn(|request: Request<C>| {
         let answer = answer(request.into_inner());
         async move { answer.await.map(Response::new) }
     });
-    tonic::server::Grpc::new(ProstCodec::<A, Q>::default()).unary(service, request).await
+    tonic::server::Grpc::new(ProstCodec::<C::Answer, C>::default()).unary(service, request).await
 }
