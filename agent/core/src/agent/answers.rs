@@ -93,7 +93,7 @@ impl Agent {
                     facts.pods.gone(uid);
                 }
             }
-            (Part::Stuck, answer) => self.stuck.answered(uid, answer, facts, out),
+            (Part::Stuck, answer) => self.stuck.answered(verb, uid, answer, facts, out),
             (Part::Oom, answer) => self.oom.answered(uid, answer, facts, out),
             (Part::Survivors, _) => {}
         }
