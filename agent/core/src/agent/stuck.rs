@@ -46,13 +46,16 @@ pub(super) struct Stuck {
     failed: u64,
 }
 
+/// A response of the runtime and its time on CLOCK_MONOTONIC; `None` without an answer.
+type Seen = (Duration, Option<RuntimeState>);
+
 /// A pod that hangs, or hung.
 #[derive(Clone, Debug)]
 struct Case {
     calls: PodTermination,
     liveness: KubeletLiveness,
-    /// The runtime's last response and its time, until it is judged.
-    seen: Option<(Duration, Option<RuntimeState>)>,
+    /// The runtime's last response, until it is judged.
+    seen: Option<Seen>,
     /// The first round since which the runtime has had nothing of the pod.
     nothing_since: Option<u64>,
     /// The first round since which all its containers have exited.
@@ -220,7 +223,9 @@ impl Stuck {
         }
         let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 0 };
         let goal = Goal { why: Why::Deletion, pace };
-        match (case.calls.answered(verb, answer, &goal, facts, out), case.writing.take()) {
+        let meaning = case.calls.answered(verb, answer, &goal, facts, out);
+        case.calls.inspect.drop_it();
+        match (meaning, case.writing.take()) {
             (Meaning::Done, Some(text)) => {
                 case.written += 1;
                 case.finding = None;
@@ -296,7 +301,8 @@ impl Stuck {
         let Some(pod) = facts.pods.get(uid) else { return };
         let liveness = self.liveness_of(pod, facts);
         let Some(case) = self.cases.get_mut(uid) else { return };
-        let Some((at, state)) = case.seen.take() else { return };
+        let Some(seen) = case.seen.take() else { return };
+        let (at, state) = (seen.0, seen.1.as_ref());
         // The kubelet has come or gone since: the evidence is outdated.
         if liveness != Some(case.liveness) {
             case.forget_evidence();
@@ -305,13 +311,13 @@ impl Stuck {
         if now > at + PROOF_LASTS {
             return;
         }
-        let nothing = state.as_ref().is_some_and(|it| it.containers.is_empty());
+        let nothing = state.is_some_and(|it| it.containers.is_empty());
         let since = nothing.then(|| case.nothing_since.unwrap_or(round));
         case.nothing_since = since;
         let evidence = Evidence {
             pod,
             liveness: case.liveness,
-            runtime: state.as_ref(),
+            runtime: state,
             twice: since.is_some_and(|since| since < round),
             fail_hanging_starts: facts.settings.features.fail_hanging_starts,
             written: case.written,
@@ -333,14 +339,14 @@ impl Stuck {
             finding.judgement = Judgement::CheckAgain;
         }
         case.finding = Some(finding);
-        self.act_on(pod, finding, state, facts, out);
+        self.act_on(pod, finding, seen, facts, out);
     }
 
     fn act_on(
         &mut self,
         pod: &PodView,
         finding: Finding,
-        state: Option<RuntimeState>,
+        seen: Seen,
         facts: &Facts,
         out: &mut Out,
     ) {
@@ -373,7 +379,7 @@ impl Stuck {
                     return;
                 }
                 if !room {
-                    case.seen = Some((now, state));
+                    case.seen = Some(seen);
                     return;
                 }
                 case.written_at = Some(now);
