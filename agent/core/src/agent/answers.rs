@@ -1,15 +1,32 @@
 //! Passes the result of an action to the part of the agent that it belongs to.
 
-use std::time::Duration;
-
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::Agent;
 use super::calls::{Answer, Part, Task, Verb};
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::ActionId;
-use crate::protocol::event::{ActionResult, RuntimeState};
-use crate::protocol::pressure::{Figures, Measured};
+use crate::protocol::event::ActionResult;
+
+/// The content of a result of this kind. One of another kind is an error of the shell, treated as
+/// no response.
+macro_rules! content {
+    ($result:expr, $kind:ident) => {
+        match $result {
+            ActionResult::$kind(content) => content,
+            ActionResult::Done(Err(failure)) => Err(failure),
+            _ => Err(strange()),
+        }
+    };
+}
+
+fn strange() -> Failure {
+    Failure::new(FailureKind::Unknown, "the result is of another kind than the action")
+}
+
+fn done(result: ActionResult) -> Outcome<()> {
+    if let ActionResult::Done(outcome) = result { outcome } else { Err(strange()) }
+}
 
 impl Agent {
     /// Takes a result. The result of an action that is no longer under way is ignored.
@@ -24,7 +41,7 @@ impl Agent {
             Task::TakeLock => self.lock.taken(&result, facts, out),
             Task::ReleaseLock => self.lock.released(&result, out),
             Task::RaiseDelay => {
-                let result = delay(result);
+                let result = content!(result, Delay);
                 facts.logind.granted = result.as_ref().ok().copied().or(facts.logind.granted);
                 self.lock.delay_raised(&result, facts, out);
             }
@@ -36,18 +53,18 @@ impl Agent {
                 }
             }
             Task::EmitEvent => {}
-            Task::Measure => self.evictions.measured(measured(result), facts, out),
+            Task::Measure => self.evictions.measured(content!(result, Measured), facts, out),
             Task::MeasurePods(of) => {
-                let figures = figures(result);
+                let figures = content!(result, Figures);
                 self.evictions.pods_measured(of, figures, facts, out, &self.own_marks);
             }
             Task::NodeCondition(kind) => {
                 self.evictions.node_condition_set(kind, &done(result), facts, out);
             }
             Task::Pod(part, verb, uid) => match verb {
-                Verb::Read => self.was_read(part, &uid, &pod(result)),
+                Verb::Read => self.was_read(part, &uid, &content!(result, Pod)),
                 Verb::ExitCheck | Verb::Stop | Verb::Inspect => {
-                    self.answered(part, verb, &uid, Answer::Runtime(&runtime(result)));
+                    self.answered(part, verb, &uid, Answer::Runtime(&content!(result, Runtime)));
                 }
                 Verb::Patch(_) | Verb::End => {
                     let result = done(result);
@@ -93,58 +110,9 @@ impl Agent {
                     facts.pods.gone(uid);
                 }
             }
-            (Part::Stuck, answer) => self.stuck.answered(uid, answer, facts, out),
+            (Part::Stuck, answer) => self.stuck.answered(verb, uid, answer, facts, out),
             (Part::Oom, answer) => self.oom.answered(uid, answer, facts, out),
             (Part::Survivors, _) => {}
         }
-    }
-}
-
-/// The result of another kind than the action's: an error of the shell, treated as no response.
-fn strange() -> Failure {
-    Failure::new(FailureKind::Unknown, "the result is of another kind than the action")
-}
-
-fn done(result: ActionResult) -> Outcome<()> {
-    if let ActionResult::Done(outcome) = result { outcome } else { Err(strange()) }
-}
-
-fn delay(result: ActionResult) -> Outcome<Duration> {
-    match result {
-        ActionResult::Delay(outcome) => outcome,
-        ActionResult::Done(Err(failure)) => Err(failure),
-        _ => Err(strange()),
-    }
-}
-
-fn pod(result: ActionResult) -> Outcome<Option<Box<PodView>>> {
-    match result {
-        ActionResult::Pod(outcome) => outcome,
-        ActionResult::Done(Err(failure)) => Err(failure),
-        _ => Err(strange()),
-    }
-}
-
-fn measured(result: ActionResult) -> Measured {
-    match result {
-        ActionResult::Measured(measured) => measured,
-        ActionResult::Done(Err(failure)) => Err(failure),
-        _ => Err(strange()),
-    }
-}
-
-fn figures(result: ActionResult) -> Result<Figures, Failure> {
-    match result {
-        ActionResult::Figures(figures) => figures,
-        ActionResult::Done(Err(failure)) => Err(failure),
-        _ => Err(strange()),
-    }
-}
-
-fn runtime(result: ActionResult) -> Result<RuntimeState, Failure> {
-    match result {
-        ActionResult::Runtime(outcome) => outcome,
-        ActionResult::Done(Err(failure)) => Err(failure),
-        _ => Err(strange()),
     }
 }

@@ -34,6 +34,7 @@ mod notices;
 mod oom;
 mod out;
 mod own_marks;
+mod pod_steps;
 mod pods;
 mod policies;
 mod refusals;

@@ -15,28 +15,24 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use epilogue_common::outcome::{Failure, Outcome};
-
 use super::calls::{Answer, Part, Verb};
 use super::facts::{Facts, News, Situation};
 use super::notices::{POD_FAILED, POD_STUCK, WOULD_FAIL};
 use super::out::Out;
+use super::pod_steps::{Goal, Meaning, PROOF_LASTS, Why};
 use super::refusals::FORBIDDEN_FOR;
 use super::settings::Enforcement;
 use super::status::StuckStatus;
 use super::status::WouldHave;
 use crate::pod::{PodSource, PodUid, PodView};
-use crate::protocol::action::{PodRef, Purpose, Reach};
+use crate::protocol::action::{PodRef, Reach};
 use crate::protocol::event::RuntimeState;
-use crate::termination::attempt::{Attempt, Follow, Pace, REPORT, WAIT_MAX};
+use crate::termination::attempt::{Pace, WAIT_MAX};
 use crate::termination::hanging::{
     self, Evidence, Finding, Hang, Judgement, KubeletLiveness, Obstacle,
 };
-use crate::termination::progress::PATCH_STATUS;
-use crate::termination::{patches, stop_timeout};
-
-/// How long a runtime check describes the present.
-const CHECK_LASTS: Duration = Duration::from_millis(500);
+use crate::termination::progress::{PATCH_STATUS, PodTermination, Terminator};
+use crate::termination::stop_timeout;
 
 /// The pods that are checked.
 #[derive(Clone, Debug, Default)]
@@ -50,14 +46,16 @@ pub(super) struct Stuck {
     failed: u64,
 }
 
+/// A response of the runtime and its time on CLOCK_MONOTONIC; `None` without an answer.
+type Seen = (Duration, Option<RuntimeState>);
+
 /// A pod that hangs, or hung.
 #[derive(Clone, Debug)]
 struct Case {
-    pod: PodRef,
+    calls: PodTermination,
     liveness: KubeletLiveness,
-    inspect_due: bool,
-    /// The runtime's last response and its time, until it is judged.
-    seen: Option<(Duration, Option<RuntimeState>)>,
+    /// The runtime's last response, until it is judged.
+    seen: Option<Seen>,
     /// The first round since which the runtime has had nothing of the pod.
     nothing_since: Option<u64>,
     /// The first round since which all its containers have exited.
@@ -78,11 +76,11 @@ struct Case {
 }
 
 impl Case {
-    fn new(pod: &PodView, liveness: KubeletLiveness) -> Self {
+    fn new(pod: &PodView, liveness: KubeletLiveness, facts: &Facts) -> Self {
+        let at = facts.clock.now().wall;
         Self {
-            pod: PodRef::of(pod),
+            calls: PodTermination::new(PodRef::of(pod), Terminator::Kubelet, at),
             liveness,
-            inspect_due: false,
             seen: None,
             nothing_since: None,
             exited_since: None,
@@ -100,7 +98,7 @@ impl Case {
 
     /// Drops all evidence: it belongs to an earlier state.
     fn forget_evidence(&mut self) {
-        self.inspect_due = false;
+        self.calls.inspect.drop_it();
         self.seen = None;
         self.nothing_since = None;
         self.exited_since = None;
@@ -207,18 +205,38 @@ impl Stuck {
         (over && seen >= wait).then_some(liveness)
     }
 
-    /// Takes an answer about a pod.
+    /// Takes an answer about a pod. After a failure, the next round checks the pod again.
     pub(super) fn answered(
         &mut self,
+        verb: Verb,
         uid: &PodUid,
         answer: Answer<'_>,
         facts: &Facts,
         out: &mut Out,
     ) {
-        match answer {
-            Answer::Written(result) => self.was_written(uid, result, facts, out),
-            Answer::Runtime(result) => self.was_inspected(uid, result, facts),
-            Answer::Read(_) => {}
+        let now = facts.clock.monotonic();
+        let Some(case) = self.cases.get_mut(uid) else { return };
+        if let Answer::Runtime(result) = answer {
+            case.calls.inspect.done();
+            case.seen = Some((now, result.as_ref().ok().cloned()));
+            return;
+        }
+        let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 0 };
+        let goal = Goal { why: Why::Deletion, pace };
+        let meaning = case.calls.answered(verb, answer, &goal, facts, out);
+        case.calls.inspect.drop_it();
+        match (meaning, case.writing.take()) {
+            (Meaning::Done, Some(text)) => {
+                case.written += 1;
+                case.finding = None;
+                self.failed += 1;
+                out.calls.log(true, Some(&case.calls.pod), text.clone());
+                out.emit_pod_event(case.calls.pod.clone(), POD_FAILED, &text);
+            }
+            (Meaning::Refused, _) => case.refused_until = Some(now + FORBIDDEN_FOR),
+            // An attempt without a response is not counted: if the API applied it, the pod shows
+            // it.
+            _ => {}
         }
     }
 
@@ -249,7 +267,7 @@ impl Stuck {
         });
         let acts = enforces(facts);
         for (uid, (pod, liveness)) in hanging {
-            let new = || Case::new(&pod, liveness);
+            let new = || Case::new(&pod, liveness, facts);
             let case = self.cases.entry(uid).or_insert_with(new);
             if case.liveness != liveness {
                 case.liveness = liveness;
@@ -257,42 +275,23 @@ impl Stuck {
             }
             // Where the agent cannot act, it checks only to report.
             let may_act = acts && (liveness != KubeletLiveness::Lives || flag);
-            case.inspect_due = may_act || case.may_report(now, event_interval);
+            if may_act || case.may_report(now, event_interval) {
+                case.calls.inspect.want_again();
+            } else {
+                case.calls.inspect.drop_it();
+            }
         }
     }
 
     fn inspect(&mut self, facts: &Facts, out: &mut Out) {
-        let now = facts.clock.monotonic();
         for (uid, case) in &mut self.cases {
-            if !case.inspect_due {
-                continue;
+            if !facts.settings.runtime && case.calls.inspect.is_open() {
+                case.calls.inspect.done();
+                case.seen = Some((facts.clock.monotonic(), None));
+            } else if !out.calls.is_busy_with(uid) {
+                case.calls.ask(Verb::Inspect, Why::Deletion, &facts.clock, out);
             }
-            if !facts.settings.runtime {
-                case.inspect_due = false;
-                case.seen = Some((now, None));
-                continue;
-            }
-            if out.calls.is_busy_with(uid) {
-                continue;
-            }
-            if !out.calls.has_room_to_inspect() {
-                return;
-            }
-            case.inspect_due = false;
-            out.calls.ask_runtime(Part::Stuck, Verb::Inspect, case.pod.clone());
         }
-    }
-
-    /// Takes the runtime's response about the pod, or its failure.
-    fn was_inspected(
-        &mut self,
-        uid: &PodUid,
-        result: &Result<RuntimeState, Failure>,
-        facts: &Facts,
-    ) {
-        let now = facts.clock.monotonic();
-        let Some(case) = self.cases.get_mut(uid) else { return };
-        case.seen = Some((now, result.as_ref().ok().cloned()));
     }
 
     /// Decides about one pod by its latest evidence.
@@ -302,22 +301,23 @@ impl Stuck {
         let Some(pod) = facts.pods.get(uid) else { return };
         let liveness = self.liveness_of(pod, facts);
         let Some(case) = self.cases.get_mut(uid) else { return };
-        let Some((at, state)) = case.seen.take() else { return };
+        let Some(seen) = case.seen.take() else { return };
+        let (at, state) = (seen.0, seen.1.as_ref());
         // The kubelet has come or gone since: the evidence is outdated.
         if liveness != Some(case.liveness) {
             case.forget_evidence();
             return;
         }
-        if now > at + CHECK_LASTS {
+        if now > at + PROOF_LASTS {
             return;
         }
-        let nothing = state.as_ref().is_some_and(|it| it.containers.is_empty());
+        let nothing = state.is_some_and(|it| it.containers.is_empty());
         let since = nothing.then(|| case.nothing_since.unwrap_or(round));
         case.nothing_since = since;
         let evidence = Evidence {
             pod,
             liveness: case.liveness,
-            runtime: state.as_ref(),
+            runtime: state,
             twice: since.is_some_and(|since| since < round),
             fail_hanging_starts: facts.settings.features.fail_hanging_starts,
             written: case.written,
@@ -339,14 +339,14 @@ impl Stuck {
             finding.judgement = Judgement::CheckAgain;
         }
         case.finding = Some(finding);
-        self.act_on(pod, finding, state, facts, out);
+        self.act_on(pod, finding, seen, facts, out);
     }
 
     fn act_on(
         &mut self,
         pod: &PodView,
         finding: Finding,
-        state: Option<RuntimeState>,
+        seen: Seen,
         facts: &Facts,
         out: &mut Out,
     ) {
@@ -369,9 +369,9 @@ impl Stuck {
                 // If a container has started since, it gets the grace that its kubelet would give
                 // it.
                 let grace = pod.deletion_grace_seconds.unwrap_or_default();
-                let wait = stop_timeout::at_ease(case.stops.saturating_sub(1));
+                let wait = stop_timeout::after(case.stops.saturating_sub(1), false);
                 let text = "nothing runs in its sandbox any more, which is stopped";
-                out.calls.log(false, Some(&case.pod), text);
+                out.calls.log(false, Some(&case.calls.pod), text);
                 out.calls.stop(Part::Stuck, pod, grace, Reach::Pod, wait);
             }
             Judgement::Fail => {
@@ -379,42 +379,14 @@ impl Stuck {
                     return;
                 }
                 if !room {
-                    case.seen = Some((now, state));
+                    case.seen = Some(seen);
                     return;
                 }
                 case.written_at = Some(now);
                 let words = finding.failed(case.liveness, over);
                 case.writing = Some(format!("Failed by the agent: {words}."));
-                let body = patches::failed_for_deleter(pod, facts.clock.now().wall);
-                out.calls.patch(Part::Stuck, Purpose::Fail, &PodRef::of(pod), body);
+                case.calls.send_fail(pod, Why::Deletion, &facts.clock, out);
             }
-        }
-    }
-
-    /// Takes the API's response to the phase. After a failure, the next round checks the pod again.
-    fn was_written(&mut self, uid: &PodUid, result: &Outcome<()>, facts: &Facts, out: &mut Out) {
-        let now = facts.clock.monotonic();
-        out.hear_of_right(facts, PATCH_STATUS, uid, result);
-        let Some(case) = self.cases.get_mut(uid) else { return };
-        let pod = case.pod.clone();
-        let Some(text) = case.writing.take() else { return };
-        // The next round is the retry.
-        let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 0 };
-        match Attempt::wanted().settle(result, now, pace, REPORT) {
-            Follow::Done => {
-                case.written += 1;
-                case.finding = None;
-                self.failed += 1;
-                out.calls.log(true, Some(&pod), text.clone());
-                out.emit_pod_event(pod, POD_FAILED, &text);
-            }
-            Follow::Refused => {
-                case.refused_until = Some(now + FORBIDDEN_FOR);
-                out.calls.log_refusal(&pod, "the API refuses its phase", result);
-            }
-            // An attempt without a response is not counted: if the API applied it, the pod shows
-            // it.
-            Follow::Gone | Follow::Reread | Follow::Retry => {}
         }
     }
 
@@ -441,7 +413,7 @@ impl Stuck {
             }
         };
         case.event_at = Some(now);
-        let pod_ref = case.pod.clone();
+        let pod_ref = case.calls.pod.clone();
         out.calls.log(true, Some(&pod_ref), text.clone());
         out.emit_pod_event(pod_ref, reason, &text);
     }

@@ -3,7 +3,6 @@
 
 pub mod attempt;
 pub mod clock;
-pub mod correction;
 pub mod hanging;
 pub mod patches;
 pub mod progress;

@@ -6,8 +6,6 @@
 
 use std::time::Duration;
 
-use super::attempt::Attempt;
-
 /// First wait in a shutdown.
 const IN_HASTE: Duration = Duration::from_secs(2);
 /// First wait if the stop of one pod delays nothing else.
@@ -15,17 +13,9 @@ const AT_EASE: Duration = Duration::from_secs(8);
 /// Maximum wait; a slower runtime counts as hanging.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Wait for the next attempt, during a shutdown.
-pub fn in_haste(attempt: &Attempt) -> Duration {
-    after(IN_HASTE, attempt.failures())
-}
-
-/// Wait for the next attempt after this number of failures, outside a shutdown.
-pub fn at_ease(failures: u32) -> Duration {
-    after(AT_EASE, failures)
-}
-
-fn after(first: Duration, failures: u32) -> Duration {
+/// Wait for the next attempt after this number of failures.
+pub fn after(failures: u32, in_shutdown: bool) -> Duration {
+    let first = if in_shutdown { IN_HASTE } else { AT_EASE };
     first.saturating_mul(2_u32.saturating_pow(failures)).min(LONGEST)
 }
 
@@ -35,8 +25,8 @@ mod tests {
 
     #[test]
     fn a_runtime_that_is_slow_gets_more_time_each_time() {
-        let seconds = |failures| at_ease(failures).as_secs();
+        let seconds = |failures| after(failures, false).as_secs();
         assert_eq!([0, 1, 2, 3, 40].map(seconds), [8, 16, 30, 30, 30]);
-        assert_eq!(in_haste(&Attempt::wanted()), IN_HASTE);
+        assert_eq!(after(0, true), IN_HASTE);
     }
 }

@@ -16,7 +16,7 @@ use super::super::status::WouldHave;
 use super::Evictions;
 use super::effective_mode::EffectiveMode;
 use super::is_active;
-use super::victim::Why;
+use super::victim::Reason;
 use crate::pod::{Owner, PodUid, PodView};
 use crate::pressure::message::describe;
 use crate::pressure::rank::{exceeds_asks, rank};
@@ -239,7 +239,7 @@ impl Evictions {
         let has_figures = figures.contains_key(&usage.uid);
         let description = describe(cause.signal, cause.shortage(), has_figures.then_some(usage));
         if self.effective_mode_for(cause.signal, facts) == EffectiveMode::Enforce {
-            let why = Why { signal: cause.signal.name(), cause: Some(*cause), description };
+            let why = Reason { signal: cause.signal.name(), cause: Some(*cause), description };
             self.begin_eviction(&pod, terminator, why, facts, out);
             return;
         }

@@ -175,13 +175,7 @@ impl Evictions {
         facts: &Facts,
         out: &mut Out,
     ) -> bool {
-        let Some(victim) = self.victims.get_mut(uid) else { return false };
-        match (answer, verb) {
-            (Answer::Written(result), _) => return victim.was_written(verb, result, facts, out),
-            (Answer::Read(result), _) => return victim.was_read(result, facts),
-            (Answer::Runtime(result), Verb::Stop) => victim.was_stopped(result, facts, out),
-            (Answer::Runtime(result), _) => victim.was_inspected(result, facts, out),
-        }
-        false
+        let victim = self.victims.get_mut(uid);
+        victim.is_some_and(|victim| victim.answered(verb, answer, facts, out))
     }
 }

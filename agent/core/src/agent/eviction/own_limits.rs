@@ -10,7 +10,7 @@ use super::Evictions;
 use super::choice::Levers;
 use super::effective_mode::{EffectiveMode, effective_mode};
 use super::is_active;
-use super::victim::Why;
+use super::victim::Reason;
 use crate::pod::{PodUid, PodView};
 use crate::pressure::message::Description;
 use crate::pressure::storage_limits::exceeded;
@@ -89,7 +89,7 @@ impl Evictions {
                     self.would_end(&pod, signal, signal, &description.message, facts, out);
                 }
                 EffectiveMode::Enforce => {
-                    let why = Why { signal: exceeded.signal, cause: None, description };
+                    let why = Reason { signal: exceeded.signal, cause: None, description };
                     self.begin_eviction(&pod, terminator, why, facts, out);
                 }
             }

@@ -3,20 +3,21 @@
 
 use std::time::Duration;
 
-use super::super::calls::{Part, Verb};
+use super::super::calls::Verb;
 use super::super::facts::Facts;
 use super::super::notices::{EVICTED, EVICTION_FAILED, EVICTION_SLOW};
 use super::super::out::Out;
 use super::super::own_marks::OwnMarks;
+use super::super::pod_steps::Why;
 use super::Evictions;
 use super::effective_mode::{EffectiveMode, effective_mode};
 use crate::pod::{Disruption, PodView, TERMINATION_BY_KUBELET};
 use crate::pressure::message::Description;
 use crate::pressure::watch::{Cause, Hold};
-use crate::protocol::action::{Notice, PodRef, Purpose, Reach};
+use crate::protocol::action::{Notice, PodRef};
 use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, WAIT_MAX_HASTE, salt};
+use crate::termination::patches;
 use crate::termination::progress::{PATCH_STATUS, PodTermination, Terminator};
-use crate::termination::{patches, stop_timeout};
 
 /// The grace of a pod that exceeds its own limit. ([EV26])
 const OWN_LIMIT_GRACE_SECONDS: u32 = 1;
@@ -27,12 +28,9 @@ const MARK_SOFT: Duration = Duration::from_secs(30);
 /// The time beyond its grace to stop or delete a victim. After it, a victim that was not reached
 /// lives on and must not bear our mark. A victim that was stopped but still runs is reported.
 const END_MARGIN: Duration = Duration::from_secs(30);
-/// How long a stopped pod certainly has no new container: a kubelet takes longer to start one.
-const PROOF_LASTS: Duration = Duration::from_millis(500);
-
 /// Why a pod is evicted.
 #[derive(Clone, Debug)]
-pub(super) struct Why {
+pub(super) struct Reason {
     /// The signal's name in metrics.
     pub(super) signal: &'static str,
     /// The node's shortage; `None` for a limit of the pod's own.
@@ -48,7 +46,7 @@ pub(super) struct Victim {
     pub(super) cause: Option<Cause>,
     /// How long it delays the next victim; `None` for a limit of the pod's own.
     pub(super) hold: Option<Hold>,
-    description: Description,
+    pub(super) description: Description,
     pub(super) chosen_at: Duration,
     /// The time limit of the mark.
     mark_until: Duration,
@@ -103,7 +101,7 @@ impl Evictions {
         &mut self,
         pod: &PodView,
         terminator: Terminator,
-        why: Why,
+        why: Reason,
         facts: &Facts,
         out: &mut Out,
     ) {
@@ -259,8 +257,8 @@ impl Victim {
             return Fate::GivenUp(why);
         }
         if self.termination.read.is_open() {
-            let PodTermination { pod, read, .. } = &mut self.termination;
-            out.calls.read(Part::Eviction, pod, read, &facts.clock);
+            let why = Why::Eviction(&self.description.message);
+            self.termination.ask(Verb::Read, why, &facts.clock, out);
             return Fate::GoesOn;
         }
         if let Some(fate) = self.mark(pod, facts, out) {
@@ -327,9 +325,7 @@ impl Victim {
             ));
         }
         if termination.mark.is_due(&facts.clock) && out.calls.has_room() {
-            termination.mark.sent();
-            let body = patches::pressed(pod, termination.marked_at, &self.description.message);
-            out.calls.patch(Part::Eviction, Purpose::Mark, &termination.pod, body);
+            termination.send_mark(pod, Why::Eviction(&self.description.message), out);
         }
         Some(Fate::GoesOn)
     }
@@ -379,53 +375,34 @@ impl Victim {
         termination.end.want();
         if termination.end.is_due(&facts.clock) {
             self.end_until.get_or_insert(now + end_time(termination.grace_seconds));
-            // A stop of the containers does not reach one that was only created; it goes with the
-            // sandbox.
-            let reach = if termination.end.was_sent() { Reach::Pod } else { Reach::Containers };
-            let wait = stop_timeout::at_ease(termination.end.failures());
-            termination.end.sent();
-            out.calls.stop(Part::Eviction, pod, termination.grace_seconds, reach, wait);
+            termination.send_end(pod, Why::Eviction(&self.description.message), out);
         }
         Fate::GoesOn
     }
 
     /// Writes the phase of a pod of which nothing runs, by a fresh proof.
     fn fail(&mut self, pod: &PodView, facts: &Facts, out: &mut Out) {
-        let now = facts.clock.now();
+        let why = Why::Eviction(&self.description.message);
         let termination = &mut self.termination;
-        let fresh = termination.proven_at.is_some_and(|at| now.monotonic < at + PROOF_LASTS);
-        if !fresh && !termination.inspect.is_open() && termination.fail.is_due(&facts.clock) {
-            termination.inspect.want_again();
-        }
+        let proven = termination.may_fail(&facts.clock);
         if termination.inspect.is_open() {
-            let (what, inspect) = ((Part::Eviction, Verb::Inspect), &mut termination.inspect);
-            out.calls.inspect(what, &termination.pod, inspect, &facts.clock);
-            return;
+            return termination.ask(Verb::Inspect, why, &facts.clock, out);
         }
         // If another client has deleted the pod meanwhile, the kubelet tears it down and reports.
         if out.refusals.forbids(PATCH_STATUS) || pod.is_to_end() {
-            termination.fail.give_up();
-            return;
+            return termination.fail.give_up();
         }
         // A phase without its reason would count as the pod's own failure.
         let marked = self.cause.is_none() || pod.is_disrupted();
-        let termination = &mut self.termination;
         if !marked && !std::mem::replace(&mut self.mark_sought, true) {
-            let PodTermination { pod, read, .. } = termination;
-            read.want_again();
-            out.calls.read(Part::Eviction, pod, read, &facts.clock);
-            return;
-        }
-        if !marked {
+            termination.read.want_again();
+            termination.ask(Verb::Read, why, &facts.clock, out);
+        } else if !marked {
             let text = "others removed its DisruptionTarget; the kubelet reports its phase";
             out.calls.log(true, Some(&termination.pod), text);
             termination.fail.give_up();
-            return;
-        }
-        if termination.fail.is_due(&facts.clock) && out.calls.has_room() {
-            termination.fail.sent();
-            let body = patches::evicted(pod, now.wall, &self.description.message);
-            out.calls.patch(Part::Eviction, Purpose::Fail, &termination.pod, body);
+        } else if proven && out.calls.has_room() {
+            termination.send_fail(pod, why, &facts.clock, out);
         }
     }
 
@@ -456,7 +433,7 @@ impl Victim {
         termination.end.want();
         if termination.end.is_due(&facts.clock) && out.calls.has_room() {
             self.end_until.get_or_insert(now + END_MARGIN);
-            out.calls.end(Part::Eviction, termination, pod);
+            termination.send_end(pod, Why::Eviction(&self.description.message), out);
         }
         Fate::GoesOn
     }

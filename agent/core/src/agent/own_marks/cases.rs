@@ -3,70 +3,82 @@
 
 use std::time::Duration;
 
-use epilogue_common::outcome::{Failure, Outcome};
+use epilogue_common::outcome::Failure;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::super::calls::{Part, Verb};
+use super::super::calls::{Answer, Part, Verb};
 use super::super::facts::Facts;
 use super::super::notices::{POD_LOST, RECOVERED};
 use super::super::out::Out;
+use super::super::pod_steps::{Goal, Meaning, Why as Of};
 use super::OwnMarks;
 use crate::pod::{PodRef, PodSource, PodUid, PodView};
 use crate::protocol::action::Purpose;
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
-use crate::termination::attempt::{Attempt, Follow};
-use crate::termination::correction::Correction;
+use crate::termination::attempt::{Attempt, Pace, WAIT_MAX_HASTE, salt};
 use crate::termination::patches::{self, stands};
+use crate::termination::progress::{PodTermination, Terminator};
 
-/// A mark in question.
+/// A mark in question: its pod and its time, which identifies it as the agent's own, and the calls
+/// that settle it.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
-    correction: Correction,
+    calls: PodTermination,
     why: Why,
-    /// The runtime's check whether anything runs, where only a clock or a plan says that nothing
-    /// does.
-    inspect: Attempt,
     /// The end of the runtime checks, on CLOCK_MONOTONIC.
     ask_until: Duration,
 }
 
-/// Why the mark is in question, and its time, which identifies it as the agent's own.
-#[derive(Clone, Copy, Debug)]
+/// Why the mark is in question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
     /// The pod lives on.
-    Untrue(Timestamp),
+    Untrue,
     /// A shutdown of this boot that does not go on has set it, and may have stopped the pod: the
     /// runtime is asked from then on, on CLOCK_MONOTONIC.
-    Unsorted { at: Timestamp, had_run: bool, from: Duration },
-    /// A shutdown before this boot has set it, or was about to; and whether the pod had run by
-    /// then.
-    Marked(Timestamp, bool),
+    Unsorted(Duration),
+    /// A shutdown before this boot has set it, or was about to.
+    Marked,
     /// The same, but the pod runs again after the boot, or for the first time.
-    RunsAgain(Timestamp),
+    RunsAgain,
     /// The pod ran before this boot, and has no mark: its node went down without notice.
-    Lost(Timestamp),
+    Lost,
 }
 
 impl Case {
-    pub(super) fn new(pod: PodRef, why: Why, inspect: Attempt, ask_until: Duration) -> Self {
-        Self { correction: Correction::new(pod), why, inspect, ask_until }
+    /// `had_run`: whether the pod had run when it was marked. `asks`: whether only a clock or a
+    /// plan says that nothing of it runs, so that the runtime decides.
+    pub(super) fn new(
+        (pod, at, had_run): (PodRef, Timestamp, bool),
+        why: Why,
+        asks: bool,
+        ask_until: Duration,
+    ) -> Self {
+        let mut calls = PodTermination::new(pod, Terminator::None, at);
+        calls.had_run = had_run;
+        // The cached state may be older than the write in question.
+        calls.read = Attempt::wanted();
+        if asks {
+            calls.inspect = Attempt::wanted();
+        }
+        Self { calls, why, ask_until }
     }
 
     pub(super) fn is_removal(&self) -> bool {
-        matches!(self.why, Why::Untrue(_))
+        self.why == Why::Untrue
     }
 
     pub(super) fn is_unsorted(&self) -> bool {
-        matches!(self.why, Why::Unsorted { .. })
+        matches!(self.why, Why::Unsorted(_))
     }
 
     /// Whether the runtime's first answer about a pod that has not ended is awaited.
     pub(super) fn is_being_sorted(&self, facts: &Facts) -> bool {
         self.is_unsorted()
-            && self.inspect.failures() == 0
-            && !has_ended(&self.correction.pod, facts)
+            && self.calls.inspect.failures() == 0
+            && !has_ended(&self.calls.pod, facts)
     }
 
     pub(super) fn is_recovery(&self) -> bool {
@@ -75,10 +87,12 @@ impl Case {
 
     /// The mark, if it may stand on a pod that lives on in this boot.
     pub(super) fn stands_since(self) -> Option<(PodRef, Timestamp)> {
-        match self.why {
-            Why::Untrue(at) | Why::Unsorted { at, .. } => Some((self.correction.pod, at)),
-            Why::Marked(..) | Why::RunsAgain(_) | Why::Lost(_) => None,
-        }
+        (!self.is_recovery()).then_some((self.calls.pod, self.calls.marked_at))
+    }
+
+    fn pace(&self) -> Pace {
+        let salt = salt(&self.calls.pod.uid.0);
+        Pace { wait_max: WAIT_MAX_HASTE * 5, latest: None, salt }
     }
 }
 
@@ -87,6 +101,7 @@ impl Case {
 pub(super) fn remedy(
     pod: &PodView,
     why: Why,
+    (at, had_run): (Timestamp, bool),
     boot: Option<Timestamp>,
     now: Timestamp,
 ) -> Option<(Purpose, Value)> {
@@ -97,7 +112,7 @@ pub(super) fn remedy(
     match why {
         // The pod cannot have survived: the condition must be there before the kubelet reports. A
         // pod that had not run by then may have started in this boot.
-        Why::Marked(at, had_run) if pod.cannot_run_again() => {
+        Why::Marked if pod.cannot_run_again() => {
             let ran_before = |since| boot.is_some_and(|boot| since < boot);
             if had_run || pod.running_since.is_some_and(ran_before) {
                 return (!pod.is_disrupted()).then(|| (Purpose::Mark, patches::mark(pod, at)));
@@ -105,14 +120,12 @@ pub(super) fn remedy(
             clear().filter(|_| pod.running_since.is_some() && stands(pod, at))
         }
         // The pod lives on, runs again, or will.
-        Why::Marked(at, _) | Why::RunsAgain(at) | Why::Untrue(at) => {
-            clear().filter(|_| stands(pod, at))
-        }
-        Why::Lost(at) => {
+        Why::Marked | Why::RunsAgain | Why::Untrue => clear().filter(|_| stands(pod, at)),
+        Why::Lost => {
             let lost = pod.cannot_run_again() && !pod.is_disrupted();
             lost.then(|| (Purpose::Mark, patches::lost(pod, at)))
         }
-        Why::Unsorted { .. } => None,
+        Why::Unsorted(_) => None,
     }
 }
 
@@ -131,54 +144,54 @@ enum Step {
 
 impl Case {
     fn advance(&mut self, boot: Option<Timestamp>, facts: &Facts, out: &mut Out) -> Step {
-        let Self { correction, why, inspect, ask_until } = self;
-        let what = (Part::OwnMarks, Verb::Inspect);
+        let Self { calls, why, ask_until } = self;
         // A write of an earlier shutdown may still be under way. It must finish first, or a read
         // misses it.
-        if correction.is_in_flight() || out.calls.is_busy_with(&correction.pod.uid) {
+        let in_flight = calls.read.is_in_flight() || calls.mark.is_in_flight();
+        if in_flight || out.calls.is_busy_with(&calls.pod.uid) {
             return Step::Waits;
         }
         // The agent asks the runtime and the API at the same time, because the kubelet is about to
         // report.
-        if matches!(why, Why::Lost(_)) && inspect.is_open() && facts.clock.reached(*ask_until) {
-            out.calls.log(true, Some(&correction.pod), "nothing proves that it does not run");
+        if *why == Why::Lost && calls.inspect.is_open() && facts.clock.reached(*ask_until) {
+            out.calls.log(true, Some(&calls.pod), "nothing proves that it does not run");
             return Step::Settled;
         }
-        if let Why::Unsorted { from, .. } = why {
-            if has_ended(&correction.pod, facts) {
+        if let Why::Unsorted(from) = *why {
+            if has_ended(&calls.pod, facts) {
                 return Step::Settled;
             }
-            if facts.clock.reached(*from) {
-                out.calls.inspect(what, &correction.pod, inspect, &facts.clock);
+            if facts.clock.reached(from) {
+                calls.ask(Verb::Inspect, Of::OwnMark, &facts.clock, out);
             }
             return Step::Waits;
         }
-        out.calls.inspect(what, &correction.pod, inspect, &facts.clock);
+        calls.ask(Verb::Inspect, Of::OwnMark, &facts.clock, out);
         if !out.calls.has_room() {
             return Step::NoRoom;
         }
-        if correction.read.is_open() {
-            let Correction { pod, read, .. } = correction;
-            out.calls.read(Part::OwnMarks, pod, read, &facts.clock);
+        if calls.read.is_open() {
+            calls.ask(Verb::Read, Of::OwnMark, &facts.clock, out);
             return Step::Waits;
         }
         let wall = facts.clock.now().wall;
-        let pod = facts.pods.get(&correction.pod.uid);
-        let Some((purpose, body)) = pod.and_then(|pod| remedy(pod, *why, boot, wall)) else {
+        let mark = (calls.marked_at, calls.had_run);
+        let pod = facts.pods.get(&calls.pod.uid);
+        let Some((purpose, body)) = pod.and_then(|pod| remedy(pod, *why, mark, boot, wall)) else {
             return Step::Settled;
         };
         // A container that runs at the time of the next attempt started in this boot.
-        if let (Purpose::Clear, Why::Marked(at, _)) = (purpose, *why) {
-            *why = Why::RunsAgain(at);
+        if purpose == Purpose::Clear && *why == Why::Marked {
+            *why = Why::RunsAgain;
         }
-        if inspect.is_open() || !correction.patch.is_due(&facts.clock) {
+        if calls.inspect.is_open() || !calls.mark.is_due(&facts.clock) {
             return Step::Waits;
         }
-        if matches!(why, Why::Untrue(_)) && !correction.patch.was_sent() {
-            out.journal.append([Record::intent(&correction.pod, Intent::Clear, wall)]);
+        if *why == Why::Untrue && !calls.mark.was_sent() {
+            out.journal.append([Record::intent(&calls.pod, Intent::Clear, wall)]);
         }
-        correction.patch.sent();
-        out.calls.patch(Part::OwnMarks, purpose, &correction.pod, body);
+        calls.mark.sent();
+        out.calls.patch(Part::OwnMarks, purpose, &calls.pod, body);
         Step::Waits
     }
 }
@@ -206,8 +219,8 @@ impl OwnMarks {
     /// Ends a case.
     fn settle(&mut self, uid: &PodUid, out: &mut Out) {
         let Some(case) = self.cases.remove(uid) else { return };
-        if let Why::Untrue(at) = case.why {
-            self.removed.insert(uid.clone(), (case.correction.pod, at));
+        if case.is_removal() {
+            self.removed.insert(uid.clone(), (case.calls.pod, case.calls.marked_at));
         } else if case.is_recovery() && self.recoveries() == 0 {
             let written = std::mem::take(&mut self.recovered);
             let text = format!("boot recovery: all pods checked, {written} corrected");
@@ -218,21 +231,52 @@ impl OwnMarks {
         }
     }
 
-    pub(super) fn was_read(
+    /// Takes an answer about a pod; it may be that of an earlier case.
+    pub(in super::super) fn answered(
         &mut self,
+        verb: Verb,
         uid: &PodUid,
-        result: &Outcome<Option<Box<PodView>>>,
+        answer: Answer<'_>,
         facts: &Facts,
         out: &mut Out,
     ) {
         let Some(case) = self.cases.get_mut(uid) else { return };
-        // The answer may be that of an earlier case.
-        if !case.correction.read.is_in_flight()
-            || case.correction.was_read(result, facts.clock.monotonic()) != Follow::Gone
-        {
-            return;
+        let result = match answer {
+            Answer::Runtime(state) => return self.was_inspected(uid, state, facts, out),
+            Answer::Read(_) if !case.calls.read.is_in_flight() => return,
+            Answer::Written(_) if !case.calls.mark.is_in_flight() => return,
+            Answer::Read(_) => None,
+            Answer::Written(result) => Some(result),
+        };
+        let goal = Goal { why: Of::OwnMark, pace: case.pace() };
+        let removal = case.is_removal();
+        match (case.calls.answered(verb, answer, &goal, facts, out), result) {
+            (Meaning::Gone, _) => self.gone(uid, out),
+            (Meaning::Done, Some(_)) => {
+                if removal && verb == Verb::Patch(Purpose::Clear) {
+                    out.journal.append([Record::acknowledged(uid, Intent::Clear)]);
+                }
+                if case.why == Why::Lost {
+                    let pod = case.calls.pod.clone();
+                    out.emit_pod_event(pod, POD_LOST, "DisruptionTarget set: its node went down.");
+                }
+                self.recovered += usize::from(!removal);
+                self.settle(uid, out);
+            }
+            (Meaning::Refused, Some(result)) => {
+                let text = if removal {
+                    "its condition cannot be taken back"
+                } else {
+                    "boot recovery cannot write this pod's status"
+                };
+                out.calls.log_refusal(&case.calls.pod, text, result);
+                self.settle(uid, out);
+            }
+            (Meaning::Again, Some(_)) => case.calls.read.want_again(),
+            // Without a read, the watch cache is the best available state.
+            (Meaning::Done | Meaning::Refused, None) => case.calls.mark.want(),
+            _ => {}
         }
-        self.gone(uid, out);
     }
 
     fn gone(&mut self, uid: &PodUid, out: &mut Out) {
@@ -243,46 +287,6 @@ impl OwnMarks {
         }
     }
 
-    pub(super) fn was_patched(
-        &mut self,
-        verb: Verb,
-        uid: &PodUid,
-        result: &Outcome<()>,
-        facts: &Facts,
-        out: &mut Out,
-    ) {
-        let Some(case) = self.cases.get_mut(uid) else { return };
-        // The answer may be that of an earlier case.
-        if !case.correction.patch.is_in_flight() {
-            return;
-        }
-        let removal = case.is_removal();
-        match case.correction.was_patched(result, facts.clock.monotonic()) {
-            Follow::Done => {
-                if removal && verb == Verb::Patch(Purpose::Clear) {
-                    out.journal.append([Record::acknowledged(uid, Intent::Clear)]);
-                }
-                if matches!(case.why, Why::Lost(_)) {
-                    let pod = case.correction.pod.clone();
-                    out.emit_pod_event(pod, POD_LOST, "DisruptionTarget set: its node went down.");
-                }
-                self.recovered += usize::from(!removal);
-                self.settle(uid, out);
-            }
-            Follow::Gone => self.gone(uid, out),
-            Follow::Reread | Follow::Retry => {}
-            Follow::Refused => {
-                let text = if removal {
-                    "its condition cannot be taken back"
-                } else {
-                    "boot recovery cannot write this pod's status"
-                };
-                out.calls.log_refusal(&case.correction.pod, text, result);
-                self.settle(uid, out);
-            }
-        }
-    }
-
     /// Takes the runtime's answer about a pod that a clock calls lost, or that a shutdown may have
     /// stopped.
     ///
@@ -290,7 +294,7 @@ impl OwnMarks {
     /// proves nothing. But CRI-O forgets all containers at a boot. If the node's clock was recorded
     /// at the boot, two clocks place the start of the containers before the boot. An empty runtime
     /// does not contradict them.
-    pub(super) fn was_inspected(
+    fn was_inspected(
         &mut self,
         uid: &PodUid,
         result: &Result<RuntimeState, Failure>,
@@ -300,11 +304,13 @@ impl OwnMarks {
         let now = facts.clock.monotonic();
         let noted = facts.settings.booted_at.is_some();
         let Some(case) = self.cases.get_mut(uid) else { return };
-        if !case.inspect.is_in_flight() {
+        if !case.calls.inspect.is_in_flight() {
             return;
         }
-        if let Why::Unsorted { at, had_run, .. } = case.why {
-            let pod = case.correction.pod.clone();
+        let pace = case.pace();
+        if case.is_unsorted() {
+            let PodTermination { marked_at: at, had_run, .. } = case.calls;
+            let pod = case.calls.pod.clone();
             match result {
                 // The sandbox may outlive the containers: the process that stopped them died.
                 Ok(state) if state.containers_ended() || state.nothing_runs() => {
@@ -312,22 +318,20 @@ impl OwnMarks {
                 }
                 Ok(_) => self.remove(pod, at),
                 // Only the runtime can tell: a stop without an answer may be carried out, or not.
-                Err(failure) => case.inspect.failed(now, case.correction.pace(), Some(failure)),
+                Err(failure) => case.calls.inspect.failed(now, pace, Some(failure)),
             }
             return;
         }
         match result {
-            Ok(state) if state.proves_end(true) => case.inspect.done(),
-            Ok(state) if state.knows_nothing() && noted => case.inspect.done(),
+            Ok(state) if state.proves_end(true) => case.calls.inspect.done(),
+            Ok(state) if state.knows_nothing() && noted => case.calls.inspect.done(),
             Ok(_) => {
                 let text = "the runtime does not prove that it is terminated: it is not reported \
                             as lost";
-                out.calls.log(false, Some(&case.correction.pod), text);
+                out.calls.log(false, Some(&case.calls.pod), text);
                 self.settle(uid, out);
             }
-            Err(failure) => {
-                case.inspect.failed(now, case.correction.pace(), Some(failure));
-            }
+            Err(failure) => case.calls.inspect.failed(now, pace, Some(failure)),
         }
     }
 }

@@ -66,7 +66,7 @@ impl OwnMarks {
         let now = facts.clock.now();
         for pod in facts.pods.iter() {
             let before = pod.running_since.is_some_and(|since| since < boot);
-            let is_open = || remedy(pod, Why::Lost(now.wall), None, now.wall).is_some();
+            let is_open = || remedy(pod, Why::Lost, (now.wall, true), None, now.wall).is_some();
             if before && !self.explained.contains(&pod.uid) && is_open() {
                 let text = "by the clock it ran before this boot: its node was lost";
                 out.calls.log(true, Some(&PodRef::of(pod)), text);

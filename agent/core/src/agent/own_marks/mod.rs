@@ -16,12 +16,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::calls::{Answer, Task, Verb};
+use super::calls::Task;
 use super::facts::{Facts, News};
 use super::out::Out;
 use crate::pod::{PodRef, PodUid, PodView};
 use crate::protocol::event::{ActionResult, Now};
-use crate::termination::attempt::Attempt;
 use crate::termination::patches::stands;
 
 use cases::{Case, Why};
@@ -59,7 +58,7 @@ impl OwnMarks {
     /// Removes the condition that was set on the pod at `at`. The agent reads the pod first: the
     /// cached state may be older than the mark.
     pub(super) fn remove(&mut self, pod: PodRef, at: Timestamp) {
-        self.add(pod, Why::Untrue(at), Attempt::default(), Duration::ZERO);
+        self.add((pod, at, true), Why::Untrue, false, Duration::ZERO);
     }
 
     /// Removes the mark of an eviction that was given up.
@@ -71,7 +70,7 @@ impl OwnMarks {
     /// Checks a mark of a shutdown that went on to a reboot.
     pub(super) fn confirm(&mut self, pod: PodRef, at: Timestamp, had_run: bool) {
         self.explained.insert(pod.uid.clone());
-        self.add(pod, Why::Marked(at, had_run), Attempt::default(), Duration::ZERO);
+        self.add((pod, at, had_run), Why::Marked, false, Duration::ZERO);
     }
 
     /// Asks the runtime whether a shutdown of this boot has stopped the pod. Until it answers, the
@@ -81,8 +80,7 @@ impl OwnMarks {
     }
 
     fn sort_from(&mut self, from: Duration, pod: PodRef, at: Timestamp, had_run: bool) {
-        let why = Why::Unsorted { at, had_run, from };
-        self.add(pod, why, Attempt::wanted(), Duration::ZERO);
+        self.add((pod, at, had_run), Why::Unsorted(from), true, Duration::ZERO);
     }
 
     /// Records that the journal explains the pod: it ended before the shutdown, whatever the clock
@@ -102,15 +100,14 @@ impl OwnMarks {
         self.ended_victims.insert(uid, now);
     }
 
-    fn add(&mut self, pod: PodRef, why: Why, inspect: Attempt, ask_until: Duration) {
-        self.cases.insert(pod.uid.clone(), Case::new(pod, why, inspect, ask_until));
+    fn add(&mut self, mark: (PodRef, Timestamp, bool), why: Why, asks: bool, ask_until: Duration) {
+        self.cases.insert(mark.0.uid.clone(), Case::new(mark, why, asks, ask_until));
     }
 
     /// Adds a pod as lost; if the runtime can be asked, the runtime decides.
     fn add_lost(&mut self, pod: PodRef, now: Now, ask: bool) {
-        let inspect = if ask { Attempt::wanted() } else { Attempt::default() };
         self.explained.insert(pod.uid.clone());
-        self.add(pod, Why::Lost(now.wall), inspect, now.monotonic + WITNESS_LASTS);
+        self.add((pod, now.wall, true), Why::Lost, ask, now.monotonic + WITNESS_LASTS);
     }
 
     /// Returns the conditions that still stand; a new shutdown takes them over. It is more urgent
@@ -198,22 +195,6 @@ impl OwnMarks {
         }
         if let Some((pod, at)) = self.removed.remove(&pod.uid).filter(|_| late) {
             self.remove(pod, at);
-        }
-    }
-
-    /// Takes an answer about a pod.
-    pub(super) fn answered(
-        &mut self,
-        verb: Verb,
-        uid: &PodUid,
-        answer: Answer<'_>,
-        facts: &Facts,
-        out: &mut Out,
-    ) {
-        match answer {
-            Answer::Read(result) => self.was_read(uid, result, facts, out),
-            Answer::Written(result) => self.was_patched(verb, uid, result, facts, out),
-            Answer::Runtime(result) => self.was_inspected(uid, result, facts, out),
         }
     }
 }

@@ -3,19 +3,17 @@
 
 use std::time::Duration;
 
-use super::super::calls::Part;
 use super::super::facts::Facts;
 use super::super::out::Out;
+use super::super::pod_steps::Why;
 use super::{ActiveStage, Shutdown};
 use crate::pod::PodView;
-use crate::protocol::action::Reach;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::Mode;
 use crate::shutdown::budget::Step;
 use crate::shutdown::plan::{Stage, TerminationPlan};
 use crate::termination::attempt::Attempt;
 use crate::termination::progress::{PodTermination, Terminator};
-use crate::termination::stop_timeout;
 
 /// Whether the agent has to terminate the pod and has not begun.
 fn is_to_end(termination: &PodTermination) -> bool {
@@ -135,14 +133,9 @@ impl Shutdown {
                     if !out.refusals.may_ask(right, &facts.clock) {
                         return;
                     }
-                    out.calls.end(Part::Shutdown, termination, pod);
+                    termination.send_end(pod, Why::Shutdown, out);
                 }
-                (Terminator::Stop, _) => {
-                    let wait = stop_timeout::in_haste(&termination.end);
-                    let grace = termination.grace_seconds;
-                    termination.end.sent();
-                    out.calls.stop(Part::Shutdown, pod, grace, Reach::Pod, wait);
-                }
+                (Terminator::Stop, _) => termination.send_end(pod, Why::Shutdown, out),
                 _ => {}
             }
         }

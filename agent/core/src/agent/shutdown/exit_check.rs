@@ -4,10 +4,11 @@
 use epilogue_common::outcome::Failure;
 use jiff::{SignedDuration, Timestamp};
 
-use super::super::calls::{Part, Verb};
+use super::super::calls::Verb;
 use super::super::facts::Facts;
 use super::super::out::Out;
 use super::super::own_marks::CLOCKS_DIFFER;
+use super::super::pod_steps::Why;
 use super::Shutdown;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::event::RuntimeState;
@@ -33,9 +34,7 @@ impl Shutdown {
     pub(super) fn send_exit_checks(&mut self, facts: &Facts, out: &mut Out) {
         for termination in self.terminations.values_mut() {
             if !termination.reported {
-                let (what, check) =
-                    ((Part::Shutdown, Verb::ExitCheck), &mut termination.exit_check);
-                out.calls.inspect(what, &termination.pod, check, &facts.clock);
+                termination.ask(Verb::ExitCheck, Why::Shutdown, &facts.clock, out);
             }
         }
     }

@@ -1,22 +1,19 @@
 //! Decides which pods a shutdown covers and sends P1, the marks in order of value. ([AP5], [AP6])
 
-use epilogue_common::outcome::Outcome;
-
-use super::super::calls::Part;
+use super::super::calls::Verb;
 use super::super::facts::Facts;
 use super::super::mode::Detected;
-use super::super::notices::POD_MARKED;
 use super::super::out::Out;
+use super::super::pod_steps::Why;
 use super::run::scope;
 use super::{Recorded, Shutdown};
 use crate::pod::{Owner, PodUid, PodView};
-use crate::protocol::action::{PodRef, Purpose};
-use crate::protocol::journal::{Intent, Record};
+use crate::protocol::action::PodRef;
 use crate::shutdown::Mode;
 use crate::shutdown::candidates::{
     BarePods, Scope, excluded, is_ended_by_us, mark_reason, pre_mark,
 };
-use crate::termination::attempt::{Attempt, Follow, REPEATABLE};
+use crate::termination::attempt::Attempt;
 use crate::termination::patches;
 use crate::termination::progress::{PATCH_STATUS, PodTermination, Terminator};
 
@@ -223,21 +220,7 @@ impl Shutdown {
             if !out.refusals.may_ask(PATCH_STATUS, &facts.clock) {
                 break;
             }
-            let body = patches::mark(pod, termination.marked_at);
-            termination.mark.sent();
-            out.calls.patch(Part::Shutdown, Purpose::Mark, &termination.pod, body);
-        }
-    }
-
-    /// Records that the API has a pod's mark. If the agent does not terminate the pod, this is what
-    /// it reports.
-    pub(super) fn note_mark(&mut self, uid: &PodUid, out: &mut Out) {
-        out.journal.append([Record::acknowledged(uid, Intent::Mark)]);
-        let Some(termination) = self.terminations.get_mut(uid) else { return };
-        let reports = matches!(termination.terminator, Terminator::Kubelet | Terminator::None);
-        if reports && !std::mem::replace(&mut termination.event_sent, true) {
-            let pod = termination.pod.clone();
-            out.emit_pod_event(pod, POD_MARKED, "DisruptionTarget set: the node shuts down.");
+            termination.send_mark(pod, Why::Shutdown, out);
         }
     }
 
@@ -247,34 +230,8 @@ impl Shutdown {
             // A removal by the previous shutdown that is still under way would be newer than the
             // read.
             if !(self.carried.contains_key(uid) && out.calls.is_busy_with(uid)) {
-                let read = &mut termination.read;
-                out.calls.read(Part::Shutdown, &termination.pod, read, &facts.clock);
+                termination.ask(Verb::Read, Why::Shutdown, &facts.clock, out);
             }
-        }
-    }
-
-    /// Takes the pod as the API has it.
-    pub(super) fn was_read(
-        &mut self,
-        uid: &PodUid,
-        result: &Outcome<Option<Box<PodView>>>,
-        facts: &Facts,
-    ) {
-        let now = facts.clock.monotonic();
-        let pace = self.pace(uid);
-        let Some(termination) = self.terminations.get_mut(uid) else { return };
-        match termination.read.settle(result, now, pace, REPEATABLE) {
-            Follow::Gone => termination.acknowledge(),
-            Follow::Done => {
-                let Ok(Some(pod)) = result else { return termination.acknowledge() };
-                if let Some((_, at)) = self.carried.remove(uid)
-                    && pod.disruption.as_ref().is_some_and(|d| patches::is_ours(d, at))
-                {
-                    termination.mark = Attempt::done_before();
-                }
-                self.enlist(pod, facts);
-            }
-            Follow::Reread | Follow::Retry | Follow::Refused => {}
         }
     }
 }

@@ -1,19 +1,13 @@
 //! Runs P4, and writes the phase wherever the agent has to. ([AP2], [AP3])
 
-use std::time::Duration;
-
-use super::super::calls::{Part, Verb};
+use super::super::calls::Verb;
 use super::super::facts::Facts;
 use super::super::out::Out;
+use super::super::pod_steps::Why;
 use super::{Release, Shutdown};
-use crate::protocol::action::Purpose;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
-use crate::termination::patches;
 use crate::termination::progress::{PATCH_STATUS, Terminator};
-
-/// How long a stopped pod certainly has no new container: a kubelet takes longer to start one.
-const PROOF_LASTS: Duration = Duration::from_millis(500);
 
 impl Shutdown {
     /// Asks the runtime about every pod without a report. Where it proves that all containers have
@@ -34,8 +28,7 @@ impl Shutdown {
     pub(super) fn send_inspects(&mut self, facts: &Facts, out: &mut Out) {
         for termination in self.terminations.values_mut() {
             if !termination.reported {
-                let (what, inspect) = ((Part::Shutdown, Verb::Inspect), &mut termination.inspect);
-                out.calls.inspect(what, &termination.pod, inspect, &facts.clock);
+                termination.ask(Verb::Inspect, Why::Shutdown, &facts.clock, out);
             }
         }
     }
@@ -43,7 +36,6 @@ impl Shutdown {
     /// Writes the phases that are ours. Under a dead kubelet the agent writes as soon as the end is
     /// verified. Alongside a live kubelet it writes only at the end of the available time.
     pub(super) fn send_fails(&mut self, facts: &Facts, out: &mut Out) {
-        let now = facts.clock.now();
         let lives = facts.kubelet.lives();
         // After the release the agent leaves a live kubelet alone.
         let at_the_end = self.step >= Step::LastWrites && !self.is_released();
@@ -70,9 +62,7 @@ impl Shutdown {
                 continue;
             }
             // A kubelet that lives, or came and went, may have started containers since.
-            let fresh = termination.proven_at.is_some_and(|at| now.monotonic < at + PROOF_LASTS);
-            if !fresh {
-                termination.inspect.want_again();
+            if !termination.may_fail(&facts.clock) {
                 stale = true;
                 continue;
             }
@@ -88,10 +78,9 @@ impl Shutdown {
             if !out.refusals.may_ask(PATCH_STATUS, &facts.clock) {
                 break;
             }
-            let body = patches::failed(pod, now.wall);
-            termination.fail.sent();
-            out.journal.append([Record::intent(&termination.pod, Intent::Fail, now.wall)]);
-            out.calls.patch(Part::Shutdown, Purpose::Fail, &termination.pod, body);
+            let at = facts.clock.now().wall;
+            out.journal.append([Record::intent(&termination.pod, Intent::Fail, at)]);
+            termination.send_fail(pod, Why::Shutdown, &facts.clock, out);
         }
         if stale {
             self.send_inspects(facts, out);

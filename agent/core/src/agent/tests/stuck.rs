@@ -524,6 +524,32 @@ fn many_pods_are_failed_a_few_at_a_time() {
 }
 
 #[test]
+fn a_proof_that_waits_for_another_call_grows_old() {
+    let settings = Settings { in_flight_max: 1, ..enforce() };
+    let mut node = Node::new(settings, &dead(), vec![deleted("a"), deleted("b")]);
+    for name in ["a", "b"] {
+        node.world.runtime.insert(name.to_owned(), nothing());
+    }
+    node.world.answers.insert("fail a".to_owned(), Answer::Hold);
+    node.pass(100);
+    let inspected = |node: &Node| node.world.done(&["inspect"]).len();
+    let before = inspected(&node);
+    while inspected(&node) == before {
+        node.world.pass(ms(400));
+        node.seen();
+    }
+    // The agent decides again and again, while the write about the other pod is under way.
+    for _ in 0..3 {
+        node.world.pass(ms(400));
+        node.seen();
+    }
+    node.world.containers("b", &[None]);
+    node.world.let_go("fail a");
+    assert_eq!(node.writes().len(), 1, "{:#?}", node.world.log);
+    assert_eq!(node.world.lies, [""; 0]);
+}
+
+#[test]
 fn a_grace_that_is_over_by_a_clock_that_jumped_is_not_over() {
     // Found by the simulation: after a suspend, too, the kubelet had no time to terminate the pod.
     let long_ago = deleted("a").with(|pod| {

@@ -1,0 +1,317 @@
+//! The one protocol that terminates a pod: DisruptionTarget in the API, then stop, then proof that
+//! nothing runs, then Failed, then the API's acknowledgement.
+//!
+//! A policy (shutdown, eviction, stuck pods, the audit of our marks) decides when a step may begin.
+//! What a step sends, how it is repeated and what its answer means is the same for all, except
+//! where the `Goal` says otherwise.
+
+use std::time::Duration;
+
+use epilogue_common::outcome::{Failure, Outcome};
+use serde_json::Value;
+
+use super::calls::{Answer, Part, Verb};
+use super::facts::Facts;
+use super::out::Out;
+use crate::pod::PodView;
+use crate::protocol::action::{Purpose, Reach};
+use crate::protocol::event::RuntimeState;
+use crate::termination::attempt::{
+    Attempt, END, EVICTION, Follow, MARK, Pace, REPEATABLE, REPORT, Refusal, Rule,
+};
+use crate::termination::clock::Clock;
+use crate::termination::progress::{
+    PATCH_STATUS, PodTermination, Terminator, all_known_exited, would_succeed,
+};
+use crate::termination::{patches, stop_timeout};
+
+/// How long a stopped pod certainly has no new container: a kubelet takes longer to start one.
+pub(super) const PROOF_LASTS: Duration = Duration::from_millis(500);
+/// How long a refusal of a correction is contested: about a minute. The permission may come late,
+/// and an API server that has also just booted may refuse everything for a while.
+const LATE_RIGHT: Refusal = Refusal::UpTo(16);
+
+/// Why a policy acts on a pod.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Why<'a> {
+    /// The node shuts down.
+    Shutdown,
+    /// The pod is evicted, with this message.
+    Eviction(&'a str),
+    /// Another client deleted the pod.
+    Deletion,
+    /// A condition of ours is untrue, or missing.
+    OwnMark,
+}
+
+/// What a policy wants of a pod.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Goal<'a> {
+    pub(super) why: Why<'a>,
+    /// How failed calls are repeated.
+    pub(super) pace: Pace,
+}
+
+/// What an answer means for the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// The call is acknowledged.
+    Done,
+    /// The API no longer has the pod.
+    Gone,
+    /// The API does not accept the write.
+    Refused,
+    /// The call is repeated.
+    Again,
+    /// The runtime shows that the pod runs.
+    Runs,
+    /// The runtime proves that nothing of the pod runs.
+    Ended,
+    /// Nothing runs, but the runtime does not know a pod that has run: it may be another runtime.
+    Unproven,
+}
+
+impl Why<'_> {
+    fn part(self) -> Part {
+        match self {
+            Self::Shutdown => Part::Shutdown,
+            Self::Eviction(_) => Part::Eviction,
+            Self::Deletion => Part::Stuck,
+            Self::OwnMark => Part::OwnMarks,
+        }
+    }
+
+    /// What follows a failed write; `refusal` is what other answers say about the right.
+    fn rule(self, verb: Verb, refusal: Refusal) -> Rule {
+        match (self, verb) {
+            (Self::OwnMark, _) => REPORT.refused(LATE_RIGHT),
+            (Self::Shutdown, Verb::Patch(Purpose::Mark)) => MARK.refused(refusal),
+            (Self::Shutdown, Verb::End) => END.refused(refusal),
+            (Self::Shutdown, _) => REPORT.refused(refusal),
+            (_, Verb::End) => END,
+            (Self::Eviction(_), _) => EVICTION,
+            (Self::Deletion, _) => REPORT,
+        }
+    }
+
+    /// Whether the end of the containers is the pod's end: an eviction stops only pods that cannot
+    /// run again, so the sandbox that remains does not matter.
+    fn has_ended(self, state: &RuntimeState) -> bool {
+        state.nothing_runs() || matches!(self, Self::Eviction(_)) && state.containers_ended()
+    }
+
+    /// What a write that the API refuses means; `None` where the policy says it.
+    fn refused(self, verb: Verb) -> Option<&'static str> {
+        match (self, verb) {
+            (Self::Shutdown, Verb::Patch(Purpose::Mark)) => {
+                Some("the API refuses its DisruptionTarget; it is terminated without")
+            }
+            (Self::Shutdown, Verb::End) => {
+                Some("the API refuses its termination, which is given up")
+            }
+            (Self::Eviction(_), Verb::Patch(Purpose::Fail)) => {
+                Some("the API refuses its phase, the kubelet reports it")
+            }
+            (Self::Shutdown | Self::Deletion, _) => Some("the API refuses its phase"),
+            (Self::Eviction(_) | Self::OwnMark, _) => None,
+        }
+    }
+
+    fn failed(self, pod: &PodView, clock: &Clock) -> Value {
+        let at = clock.now().wall;
+        match self {
+            Self::Eviction(message) => patches::evicted(pod, at, message),
+            Self::Deletion => patches::failed_for_deleter(pod, at),
+            Self::Shutdown | Self::OwnMark => patches::failed(pod, at),
+        }
+    }
+}
+
+/// The steps of one pod, as far as they are due.
+impl PodTermination {
+    fn attempt(&mut self, verb: Verb) -> &mut Attempt {
+        match verb {
+            Verb::Read => &mut self.read,
+            Verb::ExitCheck => &mut self.exit_check,
+            Verb::Inspect => &mut self.inspect,
+            Verb::End | Verb::Stop => &mut self.end,
+            Verb::Patch(Purpose::Fail) => &mut self.fail,
+            Verb::Patch(_) => &mut self.mark,
+        }
+    }
+
+    /// Reads the pod, or asks the runtime.
+    pub(super) fn ask(&mut self, verb: Verb, why: Why<'_>, clock: &Clock, out: &mut Out) {
+        let (part, pod) = (why.part(), self.pod.clone());
+        match verb {
+            Verb::Read => out.calls.read(part, &pod, &mut self.read, clock),
+            verb => out.calls.inspect((part, verb), &pod, self.attempt(verb), clock),
+        }
+    }
+
+    /// Sets DisruptionTarget.
+    pub(super) fn send_mark(&mut self, pod: &PodView, why: Why<'_>, out: &mut Out) {
+        let message = match why {
+            Why::Eviction(message) => message,
+            _ => patches::SHUTDOWN_MESSAGE,
+        };
+        let body = patches::pressed(pod, self.marked_at, message);
+        self.mark.sent();
+        out.calls.patch(why.part(), Purpose::Mark, &self.pod, body);
+    }
+
+    /// Terminates the pod through the API, or stops it through the runtime.
+    ///
+    /// The first stop of an eviction reaches only the containers. One that was only created goes
+    /// with the sandbox.
+    pub(super) fn send_end(&mut self, pod: &PodView, why: Why<'_>, out: &mut Out) {
+        let part = why.part();
+        if self.terminator != Terminator::Stop {
+            return out.calls.end(part, self, pod);
+        }
+        let evicts = part == Part::Eviction;
+        let reach = if evicts && !self.end.was_sent() { Reach::Containers } else { Reach::Pod };
+        let wait = stop_timeout::after(self.end.failures(), part == Part::Shutdown);
+        self.end.sent();
+        out.calls.stop(part, pod, self.grace_seconds, reach, wait);
+    }
+
+    /// Whether the phase is due on a proof that is fresh; otherwise requests another proof.
+    pub(super) fn may_fail(&mut self, clock: &Clock) -> bool {
+        if !self.fail.is_due(clock) {
+            return false;
+        }
+        let now = clock.monotonic();
+        let fresh = self.proven_at.is_some_and(|at| now < at + PROOF_LASTS);
+        if !fresh && !self.inspect.is_open() {
+            self.inspect.want_again();
+        }
+        fresh
+    }
+
+    /// Writes the phase.
+    pub(super) fn send_fail(&mut self, pod: &PodView, why: Why<'_>, clock: &Clock, out: &mut Out) {
+        self.fail.sent();
+        let body = why.failed(pod, clock);
+        out.calls.patch(why.part(), Purpose::Fail, &self.pod, body);
+    }
+
+    /// Takes an answer.
+    pub(super) fn answered(
+        &mut self,
+        verb: Verb,
+        answer: Answer<'_>,
+        goal: &Goal<'_>,
+        facts: &Facts,
+        out: &mut Out,
+    ) -> Meaning {
+        match answer {
+            Answer::Written(result) => self.was_written(verb, result, goal, facts, out),
+            Answer::Read(result) => {
+                let now = facts.clock.monotonic();
+                match self.read.settle(result, now, goal.pace, REPEATABLE) {
+                    Follow::Gone => Meaning::Gone,
+                    Follow::Done if matches!(result, Ok(None)) => Meaning::Gone,
+                    Follow::Done => Meaning::Done,
+                    Follow::Refused => Meaning::Refused,
+                    Follow::Reread | Follow::Retry => Meaning::Again,
+                }
+            }
+            Answer::Runtime(result) => self.was_shown(verb, result, goal, facts, out),
+        }
+    }
+
+    fn was_written(
+        &mut self,
+        verb: Verb,
+        result: &Outcome<()>,
+        goal: &Goal<'_>,
+        facts: &Facts,
+        out: &mut Out,
+    ) -> Meaning {
+        let right = if verb == Verb::End { self.terminator.right() } else { Some(PATCH_STATUS) };
+        let right = right.filter(|_| !matches!(goal.why, Why::OwnMark));
+        let refusal = right.map(|right| out.hear_of_right(facts, right, &self.pod.uid, result));
+        // The mode has changed since: now the runtime terminates the pod.
+        if verb == Verb::End && self.terminator == Terminator::Stop {
+            return Meaning::Again;
+        }
+        let rule = goal.why.rule(verb, refusal.unwrap_or(Refusal::Final));
+        let now = facts.clock.monotonic();
+        match self.attempt(verb).settle(result, now, goal.pace, rule) {
+            Follow::Done => Meaning::Done,
+            Follow::Gone => Meaning::Gone,
+            Follow::Refused => {
+                if let Some(text) = goal.why.refused(verb) {
+                    out.calls.log_refusal(&self.pod, text, result);
+                }
+                Meaning::Refused
+            }
+            Follow::Retry => Meaning::Again,
+            Follow::Reread => {
+                self.read.want_again();
+                // The runtime's proof is older than the attempt.
+                if verb == Verb::Patch(Purpose::Fail) {
+                    self.inspect.want_again();
+                }
+                Meaning::Again
+            }
+        }
+    }
+
+    /// Takes the runtime's answer to a stop or a check.
+    fn was_shown(
+        &mut self,
+        verb: Verb,
+        result: &Result<RuntimeState, Failure>,
+        goal: &Goal<'_>,
+        facts: &Facts,
+        out: &mut Out,
+    ) -> Meaning {
+        let now = facts.clock.monotonic();
+        match result {
+            Ok(state) if goal.why.has_ended(state) => {
+                self.attempt(verb).done();
+                if self.terminator == Terminator::Stop {
+                    self.end.done();
+                }
+                self.is_proven(state, facts, out)
+            }
+            Ok(_) => {
+                self.fail.drop_it();
+                self.attempt(verb).failed(now, goal.pace, None);
+                if verb == Verb::Stop {
+                    let text = "it still runs after its stop; it is stopped again";
+                    out.calls.log(true, Some(&self.pod), text);
+                }
+                Meaning::Runs
+            }
+            Err(failure) => {
+                self.attempt(verb).failed(now, goal.pace, Some(failure));
+                if verb == Verb::Stop {
+                    let text = format!("the runtime does not stop it: {failure}");
+                    out.calls.log(true, Some(&self.pod), text);
+                }
+                Meaning::Again
+            }
+        }
+    }
+
+    /// Decides whether `Failed` is true, now that nothing of the pod runs.
+    fn is_proven(&mut self, state: &RuntimeState, facts: &Facts, out: &mut Out) -> Meaning {
+        let Some(pod) = facts.pods.get(&self.pod.uid) else { return Meaning::Ended };
+        self.proven_at = Some(facts.clock.monotonic());
+        if would_succeed(pod, state) {
+            // Exit code 0 within the grace: the pod succeeds, and the kubelet reports it. ([EV16])
+            self.succeeds = true;
+            self.fail.drop_it();
+            let text = "all its containers exited with 0; its result is left to the kubelet";
+            out.calls.log(false, Some(&self.pod), text);
+        } else if state.nothing_runs() && !state.proves_end(pod.has_run) {
+            return Meaning::Unproven;
+        } else if self.terminator == Terminator::Stop || all_known_exited(pod, state) {
+            self.fail.want();
+        }
+        Meaning::Ended
+    }
+}
