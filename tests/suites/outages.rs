@@ -47,7 +47,7 @@ async fn counts_are_exact_through_kills_of(parts: &[Part]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn counts_are_exact_through_kills_of_kube_apiserver() {
+async fn rare_counts_are_exact_through_kills_of_kube_apiserver() {
     counts_are_exact_through_kills_of(&[Part::ApiServer; 3]).await;
 }
 

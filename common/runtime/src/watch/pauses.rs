@@ -47,8 +47,8 @@ impl Backoff {
         self.failures
     }
 
-    /// The pause after a round that failed. It doubles with each failure, until a watch was open for
-    /// as long as the last pause, or a list took as long as the longest one.
+    /// The pause after a round that failed. It doubles with each failure, until a watch was open
+    /// for as long as the last pause, or a list took as long as the longest one.
     ///
     /// An expired version means that the server is well, so the list comes after the first pause;
     /// if it expires again and again, that is a failure.
