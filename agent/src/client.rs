@@ -2,6 +2,7 @@
 //! connection, so that no list and no event delays a write. Never limits or repeats a request: the
 //! core decides that.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,9 +43,15 @@ pub struct LinkedClient {
 }
 
 impl LinkedClient {
-    /// Makes a client that has a connection as soon as `keep` runs.
-    pub fn new(config: &kube::Config, on_time: OnServerTime) -> Result<Self, ClientError> {
-        let link = Link::new(Target::new(config).map_err(ClientError::Target)?);
+    /// Makes a client that has a connection as soon as `keep` runs. The authorities may be in a file
+    /// that changes.
+    pub fn new(
+        config: &kube::Config,
+        authorities: Option<PathBuf>,
+        on_time: OnServerTime,
+    ) -> Result<Self, ClientError> {
+        let target = Target::new(config, authorities).map_err(ClientError::Target)?;
+        let link = Link::new(target);
         let auth = config.auth_layer().map_err(ClientError::Credentials)?;
         let headers = config.extra_headers_layer().map_err(ClientError::Credentials)?;
         let service = ServiceBuilder::new()

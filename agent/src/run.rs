@@ -192,8 +192,9 @@ impl Shared {
         let clock = Clock::new(Arc::clone(&offset));
         let api = client::config(&config.client).await?;
         let on_time: crate::client::OnServerTime = Arc::new(move |time| correct(&offset, time));
-        let reads = LinkedClient::new(&api, Arc::clone(&on_time))?;
-        let writes = LinkedClient::new(&api, on_time)?;
+        let authorities = client::authorities(&config.client)?;
+        let reads = LinkedClient::new(&api, authorities.clone(), Arc::clone(&on_time))?;
+        let writes = LinkedClient::new(&api, authorities, on_time)?;
         let registry = Registry::new();
         process::register(&registry, env!("CARGO_PKG_VERSION"), REVISION)?;
         let metrics = Metrics::new(&registry)?;

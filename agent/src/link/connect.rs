@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,14 +99,14 @@ pub enum ConnectError {
 
 impl Target {
     /// The API server of a client's configuration.
-    pub fn new(config: &kube::Config) -> Result<Self, ConnectError> {
+    pub fn new(config: &kube::Config, authorities: Option<PathBuf>) -> Result<Self, ConnectError> {
         let url = config.cluster_url.clone();
         if url.host().is_none() || !matches!(url.scheme_str(), Some("https" | "http")) {
             return Err(ConnectError::Address(url.to_string()));
         }
         let mut tcp = HttpConnector::new_with_resolver(resolver());
         tcp.set_connect_timeout(Some(OPEN_MAX));
-        match client::connector(config, tcp) {
+        match client::connector(config, authorities, tcp) {
             Ok(connector) => Ok(Self { url, connector }),
             Err(source) => Err(ConnectError::Tls(url.to_string(), source)),
         }

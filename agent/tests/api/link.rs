@@ -55,7 +55,7 @@ async fn serve(counters: Counters) -> SocketAddr {
 
 fn linked(address: SocketAddr) -> LinkedClient {
     let url = format!("http://{address}").parse().expect("must be an address");
-    let client = LinkedClient::new(&kube::Config::new(url), Arc::new(|_| {}));
+    let client = LinkedClient::new(&kube::Config::new(url), None, Arc::new(|_| {}));
     client.expect("must be a client")
 }
 

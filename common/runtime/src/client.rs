@@ -18,6 +18,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder};
 
+use crate::authorities;
 use crate::rate_limit::{Backlog, RateLimit, RateLimited};
 
 /// The kubelet sets this variable in every container; its presence means that we run in a pod.
@@ -99,6 +100,15 @@ pub async fn config(options: &ClientOptions) -> Result<Config, ClientError> {
     Ok(config)
 }
 
+/// The file with the certificate authorities of the configuration that the options give, if there is
+/// one that may change.
+pub fn authorities(options: &ClientOptions) -> Result<Option<PathBuf>, ClientError> {
+    match &options.kubeconfig {
+        Some(path) => Ok(authorities::of(&read_kubeconfig(path)?)),
+        None => Ok(std::env::var_os(IN_CLUSTER_ENV).map(|_| authorities::in_pod())),
+    }
+}
+
 /// Builds a client for the cluster that the options name. Sends nothing yet.
 pub async fn connect(options: &ClientOptions) -> Result<Client, ClientError> {
     Ok(connect_limited(options).await?.0)
@@ -110,7 +120,8 @@ pub async fn connect_limited(options: &ClientOptions) -> Result<(Client, Backlog
     let config = config(options).await?;
     let url = config.cluster_url.to_string();
     let namespace = config.default_namespace.clone();
-    let sender = sender(&config).map_err(|source| ClientError::Build(url, source))?;
+    let sender = sender(&config, authorities(options)?);
+    let sender = sender.map_err(|source| ClientError::Build(url, source))?;
     let limited = RateLimited::new(sender, options.rate_limit.clone());
     let backlog = limited.backlog();
     Ok((ClientBuilder::new(limited, namespace).build(), backlog))
@@ -119,12 +130,13 @@ pub async fn connect_limited(options: &ClientOptions) -> Result<(Client, Backlog
 /// Sends requests with the configuration's address, credentials and headers. It is `kube`'s own
 /// stack but for HTTP/2, which `kube` does not offer: one connection then carries all calls and
 /// watches, and one read takes in the replies of several calls.
-fn sender(config: &Config) -> Result<Sender, kube::Error> {
+fn sender(config: &Config, authorities: Option<PathBuf>) -> Result<Sender, kube::Error> {
     if config.proxy_url.is_some() {
         // Refuses a proxy that this build cannot use.
         ClientBuilder::try_from(config.clone())?;
     }
-    let mut connector = TimeoutConnector::new(connector(config, HttpConnector::new())?);
+    let connector = connector(config, authorities, HttpConnector::new())?;
+    let mut connector = TimeoutConnector::new(connector);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
@@ -145,14 +157,19 @@ fn sender(config: &Config) -> Result<Sender, kube::Error> {
 }
 
 /// Connects by TLS over `tcp`, and by TCP alone where the address says `http`. HTTP/2 is what
-/// server and client agree on in the TLS handshake; else it is HTTP/1.1.
+/// server and client agree on in the TLS handshake; else it is HTTP/1.1. If there is a file with
+/// [`authorities`], they are those of the file at the time of a handshake.
 pub fn connector<R>(
     config: &Config,
+    authorities: Option<PathBuf>,
     mut tcp: HttpConnector<R>,
 ) -> Result<HttpsConnector<HttpConnector<R>>, kube::Error> {
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    let tls = config.rustls_client_config()?;
+    let mut tls = config.rustls_client_config()?;
+    if let Some(file) = authorities {
+        authorities::follow(&mut tls, config, file)?;
+    }
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     if let Some(name) = &config.tls_server_name {
         let name = ServerName::try_from(name.clone())
@@ -162,9 +179,12 @@ pub fn connector<R>(
     Ok(builder.enable_all_versions().wrap_connector(tcp))
 }
 
+fn read_kubeconfig(path: &PathBuf) -> Result<Kubeconfig, ClientError> {
+    Kubeconfig::read_from(path).map_err(|source| ClientError::ReadKubeconfig(path.clone(), source))
+}
+
 async fn from_file(path: &PathBuf) -> Result<Config, ClientError> {
-    let kubeconfig = Kubeconfig::read_from(path)
-        .map_err(|source| ClientError::ReadKubeconfig(path.clone(), source))?;
+    let kubeconfig = read_kubeconfig(path)?;
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|source| ClientError::UseKubeconfig(path.clone(), source))

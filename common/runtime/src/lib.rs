@@ -4,6 +4,7 @@
 
 pub mod admin;
 pub mod api_error;
+mod authorities;
 pub mod client;
 pub mod clock;
 pub mod health;

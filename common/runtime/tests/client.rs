@@ -17,6 +17,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -130,6 +131,73 @@ async fn calls_share_one_connection_where_the_server_speaks_http_2() {
         let connections = connections.load(Ordering::Relaxed);
         assert!((1..=at_most).contains(&connections), "{connections} of {at_most}");
     }
+}
+
+/// An authority: its certificate in PEM, and what signs.
+fn authority() -> (String, Issuer<'static, KeyPair>) {
+    let params = || {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params
+    };
+    let key = KeyPair::generate().expect("a key");
+    let pem = params().self_signed(&key).expect("a certificate").pem();
+    (pem, Issuer::new(params(), key))
+}
+
+/// A server for one connection after the other, each with the certificate of the next authority.
+/// It answers each request with 404, and ends the connection.
+async fn server_of(authorities: [&Issuer<'static, KeyPair>; 2]) -> (u16, AbortOnDropHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("must listen");
+    let port = listener.local_addr().expect("must have an address").port();
+    let acceptors = authorities.map(|authority| {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(["127.0.0.1".to_owned()]).expect("a name");
+        let signed = params.signed_by(&key, authority).expect("a certificate");
+        let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+        let tls = ServerConfig::builder().with_no_client_auth();
+        let tls = tls.with_single_cert(vec![signed.der().clone()], key).expect("a certificate");
+        TlsAcceptor::from(Arc::new(tls))
+    });
+    let serve = async move {
+        let mut served = 0;
+        loop {
+            let (tcp, _) = listener.accept().await.expect("must be called");
+            let Ok(mut stream) = acceptors[served].accept(tcp).await else { continue };
+            let mut request = [0; 4096];
+            // A client that rejects the certificate of TLS 1.3 ends the connection only now.
+            if !matches!(stream.read(&mut request).await, Ok(1..)) {
+                continue;
+            }
+            let reply = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            stream.write_all(reply).await.expect("must answer");
+            stream.shutdown().await.expect("must end");
+            served = (served + 1).min(1);
+        }
+    };
+    (port, AbortOnDropHandle::new(tokio::spawn(serve)))
+}
+
+#[tokio::test]
+async fn a_rotated_authority_is_read_from_its_file_when_the_server_has_the_new_one() {
+    let ((former, signs_former), (renewed, signs_renewed)) = (authority(), authority());
+    let (port, _server) = server_of([&signs_former, &signs_renewed]).await;
+    let server = format!("https://127.0.0.1:{port}, certificate-authority: ca.crt");
+    let (directory, path) = write(&kubeconfig(&server));
+    let file = directory.path().join("ca.crt");
+    std::fs::write(&file, former).expect("must write");
+    let client = connect(&options(&path)).await.expect("must make a client");
+    let pods: Api<Pod> = Api::default_namespaced(client);
+    let get = async || classify(pods.get("a").await.expect_err("must be gone"));
+    assert_eq!(get().await.kind, FailureKind::NotFound);
+
+    let failure = get().await;
+    assert!(failure.message.contains("invalid peer certificate"), "{failure:?}");
+    std::fs::write(&file, "no certificate").expect("must write");
+    let failure = get().await;
+    assert!(failure.message.contains("invalid peer certificate"), "{failure:?}");
+    std::fs::write(&file, renewed).expect("must write");
+    assert_eq!(get().await.kind, FailureKind::NotFound);
 }
 
 #[tokio::test]
