@@ -43,8 +43,8 @@ pub struct LinkedClient {
 }
 
 impl LinkedClient {
-    /// Makes a client that has a connection as soon as `keep` runs. The authorities may be in a file
-    /// that changes.
+    /// Makes a client that has a connection as soon as `keep` runs. The authorities may be in a
+    /// file that changes.
     pub fn new(
         config: &kube::Config,
         authorities: Option<PathBuf>,

@@ -100,8 +100,8 @@ pub async fn config(options: &ClientOptions) -> Result<Config, ClientError> {
     Ok(config)
 }
 
-/// The file with the certificate authorities of the configuration that the options give, if there is
-/// one that may change.
+/// The file with the certificate authorities of the configuration that the options give, if there
+/// is one that may change.
 pub fn authorities(options: &ClientOptions) -> Result<Option<PathBuf>, ClientError> {
     match &options.kubeconfig {
         Some(path) => Ok(authorities::of(&read_kubeconfig(path)?)),
