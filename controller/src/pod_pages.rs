@@ -22,7 +22,8 @@ pub(crate) struct PodPages<'a> {
 pub(crate) struct Page {
     #[serde(default)]
     metadata: PageMeta,
-    items: Vec<Item>,
+    /// The API writes `null` if there is none.
+    items: Option<Vec<Item>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -71,7 +72,7 @@ impl<'a> PodPages<'a> {
             let mut owners = item.metadata.owner_references.iter();
             owners.any(|owner| owner.controller && owner.uid == self.job.uid.as_str())
         };
-        let versions = page.items.iter().filter(owned);
+        let versions = page.items.iter().flatten().filter(owned);
         let newest = versions.map(|item| Version::parse(&item.metadata.resource_version)).max();
         let token = &page.metadata.token;
         self.params.continue_token = (!token.is_empty()).then(|| token.clone());
@@ -118,6 +119,16 @@ mod tests {
         let foreign =
             [owned("other", true, 40), owned("u", false, 30), orphan, owned("u", true, 6)];
         assert_eq!(pages.take(&page("", json!(foreign))), (Version(6), true));
+    }
+
+    /// The text is the API's own.
+    #[test]
+    fn a_list_without_pods_has_no_version() {
+        let job = job(&json!({}));
+        let text = r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1",
+            "metadata":{"resourceVersion":"1065"},"items":null}"#;
+        let page: Page = serde_json::from_str(text).expect("a page");
+        assert_eq!(PodPages::of(&job).take(&page), (Version::default(), true));
     }
 
     #[test]

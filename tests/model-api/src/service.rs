@@ -243,12 +243,16 @@ fn as_asked(call: &Call, mut object: Value) -> Value {
     };
     match object["items"].as_array() {
         None => brief(&object),
-        Some(items) => json!({
-            "kind": "PartialObjectMetadataList",
-            "apiVersion": "meta.k8s.io/v1",
-            "metadata": object["metadata"],
-            "items": items.iter().map(brief).collect::<Vec<_>>(),
-        }),
+        Some(items) => {
+            let items: Vec<Value> = items.iter().map(brief).collect();
+            json!({
+                "kind": "PartialObjectMetadataList",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": object["metadata"],
+                // Unlike a list of whole objects, an empty one is null.
+                "items": if items.is_empty() { Value::Null } else { items.into() },
+            })
+        }
     }
 }
 
