@@ -55,7 +55,7 @@ pub struct Args {
     /// Backoff before a failed sync is retried; doubled with each consecutive failure.
     #[arg(long, value_name = "DURATION", default_value = "1s")]
     default_job_api_backoff: GoDuration,
-    /// Maximum backoff before a failed sync is retried.
+    /// Maximum backoff before a failed sync is retried; without a connection it is 5s.
     #[arg(long, value_name = "DURATION", default_value = "1m0s")]
     max_job_api_backoff: GoDuration,
     /// Maximum number of finished pods that one sync counts.

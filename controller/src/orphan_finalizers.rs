@@ -43,7 +43,8 @@ impl Cleaner {
             Orphans::Pod(..) => item.clone(),
             Orphans::OfJob(_) => Orphans::Pod(Arc::clone(&pod.namespace), pod.uid.clone()),
         };
-        let retries = kept.iter().map(|(pod, _)| self.dispatch.orphans.add_failed(entry(pod)));
+        let orphans = &self.dispatch.orphans;
+        let retries = kept.iter().map(|(pod, failure)| orphans.add_failed(entry(pod), failure));
         let retry_s = retries.min().unwrap_or_default().as_secs_f64();
         let others = kept.len() - 1;
         tracing::info!(?item, error = %failure, others, retry_s, "finalizers not removed");

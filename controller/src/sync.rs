@@ -144,7 +144,7 @@ impl Syncer {
         match sync_result.result {
             Ok(()) => self.dispatch.jobs.forget(&job.key),
             Err(failure) => {
-                let retry = self.dispatch.jobs.add_failed(job.key.clone());
+                let retry = self.dispatch.jobs.add_failed(job.key.clone(), &failure);
                 tracing::info!(
                     job = %job.key,
                     uid = %job.uid,

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use controller_core::workqueue::{FailureDelay, Key, Moment, QueueCore, QueueTally};
+use epilogue_common::outcome::Failure;
 use parking_lot::Mutex;
 use prometheus::Histogram;
 use tokio::sync::{Mutex as Turn, Notify};
@@ -73,8 +74,8 @@ impl<K: Key> Queue<K> {
     }
 
     /// Adds a key after its backoff, and returns the delay.
-    pub(crate) fn add_failed(&self, key: K) -> Duration {
-        self.change(|core, now| core.add_failed(key, now))
+    pub(crate) fn add_failed(&self, key: K, failure: &Failure) -> Duration {
+        self.change(|core, now| core.add_failed(key, failure, now))
     }
 
     pub(crate) fn forget(&self, key: &K) {

@@ -5,6 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
+use epilogue_common::outcome::Failure;
+
 pub use crate::turns::Key;
 use crate::turns::Turns;
 
@@ -14,6 +16,8 @@ pub type Moment = Duration;
 /// The longest wait of a key, with which no clock overflows. A key that waits longer comes early,
 /// finds nothing to do, and waits again.
 pub const WAIT_MAX: Duration = Duration::from_hours(365 * 24);
+/// The longest delay after a failure without a connection, unless the base is longer.
+const UNSENT_MAX: Duration = Duration::from_secs(5);
 /// So few alarms are not worth a compaction.
 const ALARMS_KEPT_MIN: usize = 64;
 
@@ -142,9 +146,13 @@ impl<K: Key> QueueCore<K> {
     }
 
     /// Adds a key after a failure, and returns the delay. ([Q5])
-    pub fn add_failed(&mut self, key: K, now: Moment) -> Duration {
+    ///
+    /// DIVERGES(upstream): without a connection, the delay stays short. No server has the request,
+    /// and an outage is not the key's fault.
+    pub fn add_failed(&mut self, key: K, failure: &Failure, now: Moment) -> Duration {
         let failures = self.failures.entry(key.clone()).or_default();
         let delay = self.delay.after(*failures);
+        let delay = if failure.unsent { delay.min(UNSENT_MAX.max(self.delay.base)) } else { delay };
         *failures = failures.saturating_add(1);
         self.add_after(key, delay, now);
         delay
@@ -256,6 +264,8 @@ impl<K> Eq for Alarm<K> {}
 
 #[cfg(test)]
 mod tests {
+    use epilogue_common::outcome::FailureKind;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -393,11 +403,30 @@ mod tests {
     #[test]
     fn failures_double_the_delay_up_to_the_max_and_success_forgets_them() {
         let mut queue = queue();
-        let delays: Vec<u64> = (0..8).map(|_| queue.add_failed("a", at(0)).as_secs()).collect();
+        let mut fail = |key| queue.add_failed(key, &conflict(), at(0)).as_secs();
+        let delays: Vec<u64> = (0..8).map(|_| fail("a")).collect();
         assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(fail("b"), 1, "keys fail apart from each other");
         queue.forget(&"a");
-        assert_eq!(queue.add_failed("a", at(0)), SECOND);
-        assert_eq!(queue.add_failed("b", at(0)), SECOND, "keys fail apart from each other");
+        assert_eq!(queue.add_failed("a", &conflict(), at(0)), SECOND);
+    }
+
+    #[test]
+    fn an_outage_delays_no_key_for_long() {
+        let unsent = Failure { unsent: true, ..Failure::new(FailureKind::Unknown, "refused") };
+        let mut queue = queue();
+        let mut fail = |failure: &Failure| queue.add_failed("a", failure, at(0)).as_secs();
+        let delays: Vec<u64> = (0..5).map(|_| fail(&unsent)).collect();
+        assert_eq!(delays, [1, 2, 4, 5, 5]);
+        assert_eq!(fail(&conflict()), 32, "a refusal that follows is a failure as any other");
+        let mut slow = QueueCore::new(FailureDelay { base: 9 * SECOND, max: 60 * SECOND });
+        for _ in 0..3 {
+            assert_eq!(slow.add_failed("a", &unsent, at(0)), 9 * SECOND);
+        }
+    }
+
+    fn conflict() -> Failure {
+        Failure::new(FailureKind::Conflict, "conflict")
     }
 
     #[test]

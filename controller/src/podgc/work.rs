@@ -31,7 +31,7 @@ impl Process<Item> for Worker {
         match self.check(queue, item).await {
             Ok(()) => queue.forget(item),
             Err(failure) => {
-                let retry = queue.add_failed(item.clone());
+                let retry = queue.add_failed(item.clone(), &failure);
                 log(item, &failure, retry);
             }
         }

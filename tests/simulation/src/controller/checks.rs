@@ -69,8 +69,8 @@ impl World {
         let process = &mut self.processes[number];
         let Some(InHand { item, .. }) = process.checks.remove(&id) else { return };
         process.gc_queue.done(&item, now);
-        if let End::NotWritten(..) | End::Failed(_) = end {
-            process.gc_queue.add_failed(item, now);
+        if let End::NotWritten(_, failure) | End::Failed(failure) = &end {
+            process.gc_queue.add_failed(item, failure, now);
         } else {
             process.gc_queue.forget(&item);
             match end {

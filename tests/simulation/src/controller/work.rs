@@ -269,11 +269,10 @@ impl World {
         };
         let replies: Vec<_> = slots.into_iter().filter_map(|slot| slot.reply).collect();
         process.orphan_queue.done(&item, now);
-        let failed = |reply: &Outcome<Answer>| {
-            reply.as_ref().is_err_and(|failure| failure.kind != FailureKind::NotFound)
-        };
-        if replies.iter().any(failed) {
-            process.orphan_queue.add_failed(item, now);
+        let mut failures = replies.iter().filter_map(|reply| reply.as_ref().err());
+        let failure = failures.find(|failure| failure.kind != FailureKind::NotFound);
+        if let Some(failure) = failure {
+            process.orphan_queue.add_failed(item, failure, now);
         } else {
             process.orphan_queue.forget(&item);
         }
@@ -294,8 +293,8 @@ impl World {
         }
         match sync_result.result {
             Ok(()) => process.queue.forget(&key),
-            Err(_) => {
-                process.queue.add_failed(key.clone(), now);
+            Err(failure) => {
+                process.queue.add_failed(key.clone(), &failure, now);
             }
         }
         if let Some(after) = sync_result.requeue_after {
