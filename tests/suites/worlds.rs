@@ -6,6 +6,7 @@
 
 mod faults;
 mod ledger;
+mod plan_checks;
 mod plots;
 mod wire;
 mod world;

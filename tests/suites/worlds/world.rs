@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::faults::{Drawn, Weather};
 use super::ledger::{self, CONTROLLER};
+use super::plan_checks::PlanChecks;
 use super::plots::{Exactness, Plot, condition};
 use super::wire::{Sabotage, Wire};
 
@@ -72,12 +73,17 @@ pub(super) struct Report {
 
 /// Runs a world to its end.
 pub(super) fn run(seed: u64, options: Options) -> Report {
+    // A shown log has a listener of its own.
+    let checks = std::env::var_os("EPILOGUE_WORLD_LOG").is_none().then(PlanChecks::listen);
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().start_paused(true).build().expect("must start");
     runtime.block_on(async {
         let mut world = World::begin(seed, options).await;
         world.play().await;
-        world.end().await
+        let mut report = world.end().await;
+        let broken = checks.iter().flat_map(PlanChecks::found);
+        report.violations.extend(broken.map(|plan| format!("a plan breaks a rule: {plan}")));
+        report
     })
 }
 
