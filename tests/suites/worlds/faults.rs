@@ -12,6 +12,7 @@ use simulation::controller::Random;
 use tokio::time::{Instant, sleep};
 
 use super::ledger::CONTROLLER;
+use super::plots::{DELETED, REMOVED, SUSPENDED};
 use super::world::{LEASE, LEASES, NAMESPACE};
 
 /// How long new faults begin.
@@ -38,6 +39,9 @@ pub(super) struct Drawn {
     pub(super) meddlings: u32,
     pub(super) isolations: u32,
     pub(super) thefts: u32,
+    pub(super) removals: u32,
+    pub(super) suspensions: u32,
+    pub(super) deletions: u32,
 }
 
 /// Makes faults for two minutes, and ends them all.
@@ -72,6 +76,7 @@ impl Weather {
             }
         }
         self.lift(ends + 2 * LASTS);
+        self.resume_all().await;
         for kind in [Kind::Pod, Kind::Job] {
             self.api.set_watch_lag(kind, Duration::ZERO);
         }
@@ -109,9 +114,11 @@ impl Weather {
 
     fn refuse(&mut self) {
         self.drawn.refusals += 1;
-        let refusal = match self.random.below(3) {
+        let refusal = match self.random.below(5) {
             0 => Refusal::too_many_requests(1),
             1 => Refusal::internal("a fault of the model"),
+            2 => Refusal::exceeded_quota(Kind::Pod),
+            3 => Refusal::new(409, "Conflict", "a fault of the model"),
             _ => Refusal::new(503, "ServiceUnavailable", "a fault of the model"),
         };
         self.write(Effect::Refuse(refusal));
@@ -184,7 +191,24 @@ impl Weather {
         patched.expect("a user's patch must be taken");
     }
 
-    /// A user changes a Job or a pod, so that writes of the controller conflict, or deletes a pod.
+    /// A user suspends a Job, or resumes it; one that has ended stays as it is.
+    async fn suspend(&self, name: &str, suspends: bool) {
+        let jobs: Api<Job> = Api::namespaced(self.api.client("user/1"), NAMESPACE);
+        let patch = Patch::Merge(json!({"spec": {"suspend": suspends}}));
+        jobs.patch(name, &PatchParams::default(), &patch).await.expect("must be taken");
+    }
+
+    async fn resume_all(&self) {
+        for job in self.api.list(Kind::Job, NAMESPACE) {
+            let name = job["metadata"]["name"].as_str().unwrap_or_default();
+            if job["spec"]["suspend"] == true {
+                self.suspend(name, false).await;
+            }
+        }
+    }
+
+    /// Users change Jobs and pods, so that writes of the controller conflict, suspend, resume and
+    /// delete Jobs, and delete pods.
     async fn meddle(&mut self) {
         self.drawn.meddlings += 1;
         let client = self.api.client("user/1");
@@ -194,8 +218,16 @@ impl Weather {
         let params = PatchParams::default();
         let jobs: Api<Job> = Api::namespaced(client.clone(), NAMESPACE);
         for job in self.api.list(Kind::Job, NAMESPACE) {
-            if self.random.percent(50) {
-                let name = job["metadata"]["name"].as_str().unwrap_or_default();
+            let name = job["metadata"]["name"].as_str().unwrap_or_default();
+            if name.starts_with(REMOVED) && self.random.percent(30) {
+                self.drawn.removals += 1;
+                let deleted = jobs.delete(name, &DeleteParams::background()).await;
+                deleted.expect("a user's deletion must be taken");
+            } else if name.starts_with(SUSPENDED) && self.random.percent(60) {
+                self.drawn.suspensions += 1;
+                let suspends = job["spec"]["suspend"] != true;
+                self.suspend(name, suspends).await;
+            } else if self.random.percent(50) {
                 jobs.patch(name, &params, &mark).await.expect("a user's patch must be taken");
             }
         }
@@ -205,7 +237,8 @@ impl Weather {
             // The pod may go at any moment.
             if self.random.percent(20) {
                 drop(pods.patch(name, &params, &mark).await);
-            } else if self.random.percent(10) && name.starts_with("deleted") {
+            } else if self.random.percent(25) && name.starts_with(DELETED) {
+                self.drawn.deletions += 1;
                 drop(pods.delete(name, &DeleteParams::default()).await);
             }
         }

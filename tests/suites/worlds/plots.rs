@@ -25,6 +25,13 @@ struct Expectation {
     indexes: Option<(String, String)>,
 }
 
+/// How the names of Jobs begin that users suspend and resume amid faults.
+pub(super) const SUSPENDED: &str = "suspended";
+/// How the names of Jobs begin whose pods users delete.
+pub(super) const DELETED: &str = "deleted";
+/// How the names of Jobs begin that users delete.
+pub(super) const REMOVED: &str = "removed";
+
 const COMPLETE: (&str, Option<&str>) = ("Complete", None);
 
 /// What makes the numbers of a run less than exact.
@@ -41,7 +48,10 @@ pub(super) enum Exactness {
 impl Plot {
     /// The n-th Job. Where pods may be lost, the Job outlives it.
     pub(super) fn draw(random: &mut Random, number: usize, exactness: Exactness) -> Self {
-        let of_all = [succeed, retry, indexed, ignored, exhaust, fail_job, per_index];
+        let of_all = [
+            succeed, retry, indexed, ignored, exhaust, fail_job, per_index, criterion, suspended,
+            deleted, removed,
+        ];
         let of_lossy = [succeed, indexed, ignored];
         let choices = if exactness == Exactness::LostPods { &of_lossy[..] } else { &of_all };
         let (kind, mut spec, script, expect) = random.pick(choices)(random);
@@ -63,6 +73,11 @@ impl Plot {
             "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec,
         });
         Self { name, job, expect }
+    }
+
+    /// Whether a user may delete the Job.
+    pub(super) fn may_go(&self) -> bool {
+        self.name.starts_with(REMOVED)
     }
 
     /// What is wrong with the Job at the end.
@@ -225,4 +240,44 @@ fn per_index(random: &mut Random) -> Drawn {
         indexes: Some((range(1, completions - 1), "0".to_owned())),
     };
     ("per-index", spec, "index=0: fail exit=1 after=1s; succeed after=1s".to_owned(), expect)
+}
+
+fn criterion(random: &mut Random) -> Drawn {
+    let completions = random.between(2, 5);
+    let spec = json!({
+        "completions": completions,
+        "parallelism": completions,
+        "completionMode": "Indexed",
+        "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
+    });
+    let expect = Expectation {
+        ends: ("Complete", Some("SuccessPolicy")),
+        succeeded: 1,
+        // The others are terminated, and may count as failed.
+        failed: 0..=i64::from(completions - 1),
+        indexes: Some(("0".to_owned(), String::new())),
+    };
+    ("criterion", spec, "index=0: succeed after=2s; succeed after=3600s".to_owned(), expect)
+}
+
+fn suspended(random: &mut Random) -> Drawn {
+    let completions = random.between(2, 5);
+    let spec = json!({
+        "completions": completions,
+        "parallelism": random.between(1, 3),
+    });
+    let script = format!("succeed after={}s", random.between(5, 30));
+    (SUSPENDED, spec, script, complete(completions, 0))
+}
+
+fn deleted(random: &mut Random) -> Drawn {
+    let completions = random.between(1, 3);
+    let spec = json!({"completions": completions, "parallelism": 2, "backoffLimit": 50});
+    let expect = Expectation { failed: 0..=50, ..complete(completions, 0) };
+    (DELETED, spec, "succeed after=20s".to_owned(), expect)
+}
+
+fn removed(random: &mut Random) -> Drawn {
+    let (_, spec, _, expect) = succeed(random);
+    (REMOVED, spec, "succeed after=30s".to_owned(), expect)
 }

@@ -11,11 +11,11 @@ use epilogue_runtime::clock::Clock;
 use epilogue_runtime::lease::Identity;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use lab::nodes::{self, SimulatedNodes};
 use model_api::{Access, Kind, ModelApi, Verb};
-use serde_json::json;
+use serde_json::{Value, json};
 use simulation::controller::Random;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -131,6 +131,7 @@ impl World {
             violations,
             drawn,
         };
+        tokio::spawn(collect_garbage(world.api.clone()));
         if options.sabotage == Some(Sabotage::NeverRest) {
             tokio::spawn(never_rest(world.api.clone()));
         }
@@ -192,7 +193,9 @@ impl World {
     fn have_ended(&self) -> bool {
         let has_ended = |plot: &Plot| {
             let job = self.api.get(Kind::Job, NAMESPACE, &plot.name);
-            job.is_some_and(|it| ["Complete", "Failed"].iter().any(|c| condition(&it, c).is_some()))
+            job.map_or(plot.may_go(), |it| {
+                ["Complete", "Failed"].iter().any(|kind| condition(&it, kind).is_some())
+            })
         };
         self.plots.iter().all(has_ended)
     }
@@ -243,14 +246,37 @@ impl World {
 
     fn check_objects(&mut self) {
         for plot in &self.plots {
-            let job = self.api.get(Kind::Job, NAMESPACE, &plot.name).expect("must exist");
-            self.violations.extend(plot.problems(&job, self.exactness));
+            match self.api.get(Kind::Job, NAMESPACE, &plot.name) {
+                Some(job) => self.violations.extend(plot.problems(&job, self.exactness)),
+                None if plot.may_go() => {}
+                None => self.violations.push(format!("{} is gone", plot.name)),
+            }
         }
         for pod in self.api.list(Kind::Pod, NAMESPACE) {
             let metadata = &pod["metadata"];
             let mut finalizers = metadata["finalizers"].as_array().into_iter().flatten();
             if finalizers.any(|it| it == FINALIZER) {
                 self.violations.push(format!("{} keeps its finalizer", metadata["name"]));
+            }
+        }
+    }
+}
+
+/// Deletes the pods whose Job is gone, as the garbage collector of a cluster does.
+async fn collect_garbage(api: ModelApi) {
+    let pods: Api<Pod> = Api::namespaced(api.client("garbage-collector/1"), NAMESPACE);
+    loop {
+        sleep(Duration::from_secs(2)).await;
+        let jobs = api.list(Kind::Job, NAMESPACE);
+        let exists = |uid: &Value| jobs.iter().any(|job| job["metadata"]["uid"] == *uid);
+        for pod in api.list(Kind::Pod, NAMESPACE) {
+            let metadata = &pod["metadata"];
+            let owners = metadata["ownerReferences"].as_array();
+            let is_garbage = owners.is_some_and(|all| all.iter().all(|it| !exists(&it["uid"])));
+            if is_garbage && metadata.get("deletionTimestamp").is_none() {
+                let name = metadata["name"].as_str().unwrap_or_default();
+                // The pod may go at any moment.
+                drop(pods.delete(name, &DeleteParams::default()).await);
             }
         }
     }
