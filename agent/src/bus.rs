@@ -1,6 +1,8 @@
 //! Connects to the system's message bus, asks who owns a name, and describes failures.
 
+use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::check::facts::Refusal;
@@ -26,6 +28,29 @@ pub struct CallError {
 /// Result of a call.
 pub type Answer<T> = Result<T, CallError>;
 
+/// Where the bus is.
+#[derive(Clone)]
+pub struct BusAddress(Arc<dyn Fn() -> Builder<'static> + Send + Sync>);
+
+impl BusAddress {
+    /// The bus to which each connection that this begins leads.
+    pub fn new(begin: impl Fn() -> Builder<'static> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(begin))
+    }
+}
+
+impl From<String> for BusAddress {
+    fn from(address: String) -> Self {
+        Self::new(move || Builder::address(address.as_str()))
+    }
+}
+
+impl fmt::Debug for BusAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("BusAddress").finish_non_exhaustive()
+    }
+}
+
 /// A connection to the bus. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Bus {
@@ -34,8 +59,8 @@ pub struct Bus {
 
 impl Bus {
     /// Connects. No call on the connection waits for its reply forever.
-    pub async fn connect(address: &str) -> Answer<Self> {
-        let connecting = Builder::address(address).method_timeout(CALL_TIME_MAX).build();
+    pub async fn connect(address: &BusAddress) -> Answer<Self> {
+        let connecting = (address.0)().method_timeout(CALL_TIME_MAX).build();
         match timeout(CALL_TIME_MAX, connecting).await {
             Ok(connected) => answer(connected).map(|connection| Self { connection }),
             Err(_) => Err(no_reply()),

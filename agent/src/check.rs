@@ -72,7 +72,7 @@ async fn ask_kubelet(settings: KubeletSettings, bus_address: &str, host: &Host) 
 }
 
 async fn ask(address: &str, host: &Host) -> BusFacts {
-    let bus = match Bus::connect(address).await {
+    let bus = match Bus::connect(&address.to_owned().into()).await {
         Ok(bus) => bus,
         Err(error) => return BusFacts::Unreachable(error.message),
     };

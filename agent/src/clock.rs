@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use agent_core::protocol::event::Now;
+use epilogue_runtime::clock;
 use jiff::{SignedDuration, Timestamp};
 use nix::time::{ClockId, clock_gettime};
 
 /// Reads the clocks. Clones share the offset.
 #[derive(Clone, Debug)]
 pub struct Clock {
+    /// One clock in place of this machine's three: the other two show the time since 1970.
+    given: Option<clock::Clock>,
     /// The API server's time minus this machine's, in ms.
     offset_ms: Arc<AtomicI64>,
 }
@@ -19,13 +22,25 @@ impl Clock {
     /// Clocks whose wall time `offset_ms` corrects; whoever reads the API's `Date` headers updates
     /// it.
     pub fn new(offset_ms: Arc<AtomicI64>) -> Self {
-        Self { offset_ms }
+        Self { given: None, offset_ms }
+    }
+
+    /// This clock in place of the machine's, for tests.
+    pub fn given(clock: clock::Clock) -> Self {
+        Self { given: Some(clock), offset_ms: Arc::default() }
+    }
+
+    /// The time now by this machine's wall clock.
+    pub fn system(&self) -> Timestamp {
+        self.given.unwrap_or_default().now()
     }
 
     /// The time now.
     pub fn now(&self) -> Now {
         let offset = SignedDuration::from_millis(self.offset_ms.load(Ordering::Relaxed));
-        let system = Timestamp::now();
+        let system = self.system();
+        let since_1970 = self.given.map(|_| system.duration_since(Timestamp::UNIX_EPOCH));
+        let read = |clock| since_1970.map_or_else(|| read(clock), SignedDuration::unsigned_abs);
         Now {
             monotonic: read(ClockId::CLOCK_MONOTONIC),
             boot: read(ClockId::CLOCK_BOOTTIME),

@@ -12,6 +12,8 @@ use thiserror::Error;
 #[derive(Clone, Debug)]
 pub struct Host {
     root: PathBuf,
+    /// Whether slow files are read and written by the agent's own thread.
+    inline: bool,
 }
 
 /// Maximum size of a file of the kernel; they are far shorter.
@@ -43,7 +45,31 @@ impl HostError {
 impl Host {
     /// The host whose files lie under `root`.
     pub fn new(root: PathBuf) -> Self {
-        Self { root }
+        Self { root, inline: false }
+    }
+
+    /// The same host, whose files do not take a thread: then runs in paused time replay.
+    #[must_use]
+    pub fn inline(self) -> Self {
+        Self { inline: true, ..self }
+    }
+
+    /// Does blocking work on a thread of its own: a slow disk must not delay the rest.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        if self.inline {
+            return work();
+        }
+        match tokio::task::spawn_blocking(work).await {
+            Ok(value) => value,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is shutting down: no task waits for the answer.
+                Err(_) => std::future::pending().await,
+            },
+        }
     }
 
     /// The path of a host's file.

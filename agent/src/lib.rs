@@ -1,7 +1,7 @@
 //! Holds the agent's shells: they ask the node and the API, act on them, and read the clocks. A
-//! library so that tests run each part against doubles; `main.rs` is the program.
+//! library so that tests run each part, or the whole, against doubles; `main.rs` is the program.
 
-#![allow(missing_debug_implementations, reason = "only this crate's tests use it")]
+#![allow(missing_debug_implementations, reason = "only tests use it")]
 
 pub mod args;
 pub mod bus;
@@ -12,6 +12,7 @@ pub mod client;
 pub mod clock;
 pub mod cri;
 pub mod driver;
+pub mod environment;
 pub mod host;
 mod inotify;
 pub mod leave;

@@ -3,7 +3,6 @@
 mod sinks;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use agent_core::agent::{Agent, Enforcement, LockState, Settings, Status};
@@ -11,23 +10,21 @@ use agent_core::protocol::event::Event;
 use anyhow::Context as _;
 use epilogue_runtime::admin::Admin;
 use epilogue_runtime::health::{Checks, Flag};
+use epilogue_runtime::process;
 use epilogue_runtime::signals::Signals;
 use epilogue_runtime::tasks::TaskGroup;
 use epilogue_runtime::traces::Tracer;
 use epilogue_runtime::watch::{Signs, Watches};
-use epilogue_runtime::{client, process};
 use jiff::Timestamp;
 use prometheus::Registry;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Config;
-use crate::bus::Bus;
+use crate::bus::{Bus, BusAddress};
 use crate::cgroups::Cgroups;
-use crate::client::LinkedClient;
-use crate::clock::Clock;
-use crate::cri::Runtime;
 use crate::driver::{Driver, Parts, Shown};
+use crate::environment::Environment;
 use crate::host::Host;
 use crate::memory_lock;
 use crate::metrics::{Metrics, StatusCollector, TokenCollector};
@@ -59,8 +56,6 @@ const END_MAX: Duration = Duration::from_secs(3);
 const BOOT_ASKED_MAX: Duration = Duration::from_secs(1);
 /// Threads for blocking work: the journal, files of the host, name lookups.
 const BLOCKING_THREADS_MAX: usize = 4;
-/// The server's clock is cut to the second, so smaller differences mean nothing.
-const OFFSET_MS_MIN: i64 = 1_000;
 /// What `/readyz` says when no admission policy limits the agent.
 const UNBOUNDED: &str = "no admission policy bounds the agent's writes: apply deploy/policy";
 /// The revision of the build, if the build knows it.
@@ -73,12 +68,7 @@ const REVISION: &str = match option_env!("EPILOGUE_REVISION") {
 struct Shared {
     config: Config,
     host: Host,
-    bus_address: String,
-    clock: Clock,
-    reads: LinkedClient,
-    writes: LinkedClient,
-    /// The file of the token for the kubelet, if there is one.
-    token_file: Option<String>,
+    environment: Environment,
     words: OurLock,
     registry: Registry,
     metrics: Metrics,
@@ -101,7 +91,11 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     block_on(async {
         let signals = Signals::install()?;
         let stop = CancellationToken::new();
-        signals.guard(&stop, work(config, stop.clone())).await
+        let program = async {
+            let environment = Environment::of_process(&config).await?;
+            work(config, environment, stop.clone()).await
+        };
+        Box::pin(signals.guard(&stop, program)).await
     })
 }
 
@@ -115,16 +109,21 @@ pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
     runtime.block_on(work)
 }
 
-async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
-    let host = Host::new(config.root.clone());
+/// Runs the agent until `stop` is cancelled and nothing is left to finish, or a part fails.
+pub async fn work(
+    config: Config,
+    environment: Environment,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let host = environment.host.clone();
     let boot_id = host.boot_id().context("the kernel does not say which boot this is")?;
-    let journal = JournalSink::open(&config.state_dir).await;
+    let journal = JournalSink::open(host.clone(), &config.state_dir).await;
     for note in &journal.notes {
         tracing::warn!(dir = %config.state_dir.display(), note, "of the journal");
     }
     let shown = Shown { status: watch::Sender::default(), hurry: watch::Sender::new(false) };
     let (sender, events) = mpsc::channel(EVENTS_MAX);
-    let shared = Shared::new(config, host, &shown, sender).await?;
+    let shared = Shared::new(config, host, environment, &shown, sender)?;
     let config = &shared.config;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -141,19 +140,19 @@ async fn work(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     warn_of_cgroup_v1(&shared);
     let settings = Settings {
         boot_id,
-        booted_at: booted_at(&shared.bus_address).await,
+        booted_at: booted_at(&shared.environment.bus).await,
         own_pod: config.own_pod.clone(),
         priority_groups: config.priority_groups.clone(),
         priority_max: config.priority_max,
         bare_pods: config.bare_pods,
-        runtime: config.runtime.is_some(),
+        runtime: shared.environment.runtime.is_some(),
         logind: config.logind,
         raise_delay: config.raise_delay,
         enforce: config.enforce,
         in_flight_max: IN_FLIGHT_MAX,
         features: config.features.clone(),
     };
-    let agent = Agent::new(settings, &journal.records, shared.clock.now());
+    let agent = Agent::new(settings, &journal.records, shared.environment.clock.now());
     let mut group = TaskGroup::new(CancellationToken::new());
     let reachable = Flag::failing("not asked yet");
     shared.serve(&reachable, &mut group).await?;
@@ -182,37 +181,26 @@ fn warn_of_cgroup_v1(shared: &Shared) {
 }
 
 impl Shared {
-    async fn new(
+    fn new(
         config: Config,
         host: Host,
+        environment: Environment,
         shown: &Shown,
         events: mpsc::Sender<Event>,
     ) -> anyhow::Result<Self> {
-        let offset = Arc::new(AtomicI64::new(0));
-        let clock = Clock::new(Arc::clone(&offset));
-        let api = client::config(&config.client).await?;
-        let on_time: crate::client::OnServerTime = Arc::new(move |time| correct(&offset, time));
-        let authorities = client::authorities(&config.client)?;
-        let reads = LinkedClient::new(&api, authorities.clone(), Arc::clone(&on_time))?;
-        let writes = LinkedClient::new(&api, authorities, on_time)?;
         let registry = Registry::new();
         process::register(&registry, env!("CARGO_PKG_VERSION"), REVISION)?;
         let metrics = Metrics::new(&registry)?;
         registry.register(Box::new(StatusCollector::new(shown.status.subscribe())?))?;
-        if let Some(file) = &api.auth_info.token_file {
+        if let Some(file) = &environment.token_file {
             registry.register(Box::new(TokenCollector::new(file)?))?;
         }
         let watches = Watches::new(&registry)?;
-        let bus_address = config.bus_address.clone().unwrap_or_else(|| host.bus_address());
         Ok(Self {
             signs: (watches.of("pods"), watches.of("nodes")),
             host,
-            bus_address,
-            words: OurLock::new(clock.now().boot),
-            clock,
-            reads,
-            writes,
-            token_file: api.auth_info.token_file,
+            words: OurLock::new(environment.clock.now().boot),
+            environment,
             registry,
             metrics,
             status: shown.status.subscribe(),
@@ -231,7 +219,7 @@ impl Shared {
             .with("watch-nodes", move || node.check());
         let admin = Admin::bind(&self.config.bind, live, ready, self.registry.clone()).await?;
         let scrape = &self.config.scrape;
-        let client = self.reads.client.clone();
+        let client = self.environment.reads.clone();
         let admin = admin.connections(CONNECTIONS_MAX);
         let admin = admin.scraped(&scrape.bind, &scrape.certificate, client).await?;
         if let Some(address) = admin.scrape_addr() {
@@ -256,26 +244,21 @@ impl Shared {
         let Started { agent, journal, traces } = started;
         let node = self.config.node.clone();
         let metrics = self.metrics.clone();
-        let notices = EventSink::new(self.reads.client.clone(), node.clone(), metrics.clone());
-        let bus_address = self.bus_address.clone();
-        let logind = LogindSink::new(bus_address, self.host.clone(), self.words.clone());
-        let runtime = self.config.runtime.clone().map(Runtime::new);
-        let measure = MeasureSink::new(
-            self.host.clone(),
-            &self.config.kubelet.dir,
-            self.clock.clone(),
-            runtime.clone(),
-        );
+        let Environment { reads, writes, bus, runtime, clock, .. } = &self.environment;
+        let notices = EventSink::new(reads.clone(), node.clone(), metrics.clone());
+        let logind = LogindSink::new(bus.clone(), self.host.clone(), self.words.clone());
+        let (dir, runtime) = (&self.config.kubelet.dir, runtime.clone());
+        let measure = MeasureSink::new(self.host.clone(), dir, clock.clone(), runtime.clone());
         let sinks = AllSinks {
-            api: ApiSink::new(self.writes.client.clone(), node.clone(), metrics.clone()),
+            api: ApiSink::new(writes.clone(), node.clone(), metrics.clone()),
             notices,
-            clock: self.clock.clone(),
+            clock: clock.clone(),
             logind: Arc::new(logind),
             journal,
             runtime,
             measure,
         };
-        let clock = self.clock.clone();
+        let clock = clock.clone();
         let clock = Box::new(move || clock.now());
         let driver =
             Driver::new(Parts { agent, node, clock, events, sinks, metrics, shown, traces });
@@ -292,10 +275,11 @@ impl Shared {
     /// Starts the sources of facts and the keepers of connections.
     fn listen(&self, reachable: Flag, group: &mut TaskGroup) {
         let (config, host, events) = (&self.config, &self.host, &self.events);
-        for (name, linked) in [("reads", &self.reads), ("writes", &self.writes)] {
+        let Environment { reads, writes, links, bus, clock, .. } = &self.environment;
+        for (name, linked) in links {
             group.spawn_until_stopped(format!("connection for {name}"), linked.clone().keep());
         }
-        let session = LogindSession::new(self.bus_address.clone(), self.words.clone());
+        let session = LogindSession::new(bus.clone(), self.words.clone());
         let changes = session.changes();
         if config.logind {
             group.spawn_until_stopped("logind", session.run(events.clone()));
@@ -311,16 +295,16 @@ impl Shared {
             group.spawn_until_stopped("stalls", psi::run(host.clone(), events.clone()));
         }
         if config.features.oom_causes {
-            let kills = oom::run(host.clone(), self.clock.clone(), events.clone());
+            let kills = oom::run(host.clone(), clock.clone(), events.clone());
             group.spawn_until_stopped("OOM kills", kills);
-            let oomd = oomd::run(self.bus_address.clone(), oomd::PAUSES, events.clone());
+            let oomd = oomd::run(bus.clone(), oomd::PAUSES, events.clone());
             group.spawn_until_stopped("systemd-oomd", oomd);
         }
         let age = LeaseAge::default();
         let kubelet = self.kubelet(age.clone()).run(changes, events.clone());
         group.spawn_until_stopped("kubelet", kubelet);
-        let (reads, writes) = (&self.reads.client, &self.writes.client);
-        let lease = lease::run(writes.clone(), config.node.clone(), age, reachable);
+        let node = config.node.clone();
+        let lease = lease::run(writes.clone(), node, age, reachable, clock.clone());
         group.spawn_until_stopped("lease", lease);
         if config.enforce {
             let policies = policies::run(reads.clone(), config.node.clone(), events.clone());
@@ -339,9 +323,10 @@ impl Shared {
 
     fn kubelet(&self, age: LeaseAge) -> KubeletSource {
         let period = PERIOD.min(self.config.features.stuck_times.dead);
-        let (place, token) = (self.config.kubelet.clone(), self.token_file.clone());
+        let Environment { token_file, bus, .. } = &self.environment;
+        let (place, token) = (self.config.kubelet.clone(), token_file.clone());
         let settings = KubeletSettings { place, token, period };
-        KubeletSource::new(settings, self.bus_address.clone(), self.host.clone(), age)
+        KubeletSource::new(settings, bus.clone(), self.host.clone(), age)
     }
 }
 
@@ -370,19 +355,10 @@ fn has_lock(status: &Status) -> bool {
     status.lock == LockState::Held || status.preparing
 }
 
-/// Adopts the server's clock, which replies carry cut to the second.
-fn correct(offset_ms: &AtomicI64, server: Timestamp) {
-    let ahead = server.as_millisecond() + 500 - Timestamp::now().as_millisecond();
-    if (ahead - offset_ms.load(Ordering::Relaxed)).abs() > OFFSET_MS_MIN {
-        tracing::info!(ahead_ms = ahead, "the API server's clock differs, taking it over");
-        offset_ms.store(ahead, Ordering::Relaxed);
-    }
-}
-
 /// What the node's clock showed when this boot began. The agent works without it.
-async fn booted_at(bus_address: &str) -> Option<Timestamp> {
+async fn booted_at(bus: &BusAddress) -> Option<Timestamp> {
     let asking = async {
-        let bus = Bus::connect(bus_address).await?;
+        let bus = Bus::connect(bus).await?;
         let noted = Systemd::on(&bus).booted_at().await;
         bus.close().await;
         noted
@@ -412,18 +388,5 @@ mod tests {
         assert!(!is_ready(true) && is_ready(false));
         status.send_modify(|status| status.lock = LockState::Held);
         assert!(is_ready(true));
-    }
-
-    #[test]
-    fn the_server_s_clock_is_taken_over_only_where_it_differs() {
-        let offset = AtomicI64::new(0);
-        correct(&offset, Timestamp::now());
-        assert_eq!(offset.load(Ordering::Relaxed), 0);
-        let ahead = Timestamp::now() + Duration::from_mins(5);
-        correct(&offset, ahead);
-        let taken = offset.load(Ordering::Relaxed);
-        assert!((299_000..=301_000).contains(&taken), "{taken}");
-        correct(&offset, ahead);
-        assert_eq!(offset.load(Ordering::Relaxed), taken);
     }
 }

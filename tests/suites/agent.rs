@@ -6,7 +6,7 @@
 #[path = "../../agent/tests/host/configz.rs"]
 mod configz;
 #[path = "../../agent/tests/cri/double/mod.rs"]
-mod double;
+pub(crate) mod double;
 mod oom;
 mod pressure;
 mod refusals;

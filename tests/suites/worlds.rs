@@ -1,25 +1,38 @@
-//! Runs the controller as it ships, shells included, on the model of the API, in paused time and by
-//! seed: watches, dispatch, workers, executor, events, lease and pod GC. Verdicts judge from the
-//! model's own log, and each is seen to fire on a program that is broken on purpose.
+//! Runs the controller and the agent as they ship, shells included, on models of the API, of the
+//! kubelet, of logind and of the container runtime, in paused time and by seed. Verdicts judge from
+//! the models' own logs, and each is seen to fire on a program that is broken on purpose.
 //!
 //! Replay a seed with `EPILOGUE_WORLD_SEED=17 cargo lab test worlds NAME`.
 
+mod bus;
 mod faults;
+mod host;
 mod ledger;
+#[allow(dead_code, reason = "the agent's own tests use all of it")]
+#[path = "../../agent/tests/host/login1.rs"]
+mod login1;
+mod node_ledger;
 mod plan_checks;
 mod plots;
+mod shutdown;
+#[allow(dead_code, reason = "the agent's own tests use all of it")]
+#[path = "../../agent/tests/host/systemd1.rs"]
+mod systemd1;
 mod wire;
 mod world;
 
 use std::ops::RangeInclusive;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use epilogue_runtime::telemetry::{self, LogFormat};
 use jiff::Timestamp;
 use model_api::{Access, Kind, Verb};
 
 use faults::Drawn;
+use host::AGENT;
 use ledger::CONTROLLER;
+use node_ledger::Met;
+use shutdown::{Kubelet, Story};
 use wire::Sabotage;
 use world::{Options, Report, run};
 
@@ -29,6 +42,10 @@ const SEEDS: u64 = 20;
 const MET_MIN: usize = 5;
 /// The verdicts must catch a broken controller within this many seeds.
 const CATCH_WITHIN: u64 = 10;
+
+/// logind's name, and the longest wait of its double.
+const NAME: &str = "org.freedesktop.login1";
+const WITHIN: Duration = Duration::from_mins(5);
 
 /// Shows the programs' log, with a filter such as `info` in `EPILOGUE_WORLD_LOG`.
 fn show_log() {
@@ -133,6 +150,73 @@ fn pods_of_a_lost_node_amid_faults_count_once() {
     );
 }
 
+#[test]
+fn pods_of_a_node_that_shuts_down_are_reported_and_complete_elsewhere() {
+    let reports = run_all("shutdown", Options { shuts_down: true, ..Options::default() });
+    assert_stories_met(&reports, &[Kubelet::Plain, Kubelet::Graceful, Kubelet::Dead]);
+}
+
+#[test]
+fn a_cancelled_shutdown_leaves_no_mark_on_pods_that_live() {
+    let options = Options { shuts_down: true, cancels: true, ..Options::default() };
+    let reports = run_all("cancelled", options);
+    let cancelled = stories(&reports).filter(|(story, _)| story.cancelled.is_some());
+    let (count, cleared) =
+        cancelled.fold((0, 0), |(count, cleared), (_, met)| (count + 1, cleared + met.cleared));
+    println!("cancelled: {count}; marks cleared: {cleared}");
+    let is_met = count >= MET_MIN && cleared >= MET_MIN;
+    assert!(is_met || reports.len() == 1, "too few: {count}, {cleared}");
+}
+
+#[test]
+fn a_shutdown_amid_faults_reports_what_it_ends() {
+    let options = Options { shuts_down: true, faults: true, ..Options::default() };
+    assert_faults_met(&run_all("shutdown, faults", options));
+}
+
+#[test]
+fn a_cancelled_shutdown_amid_faults_leaves_no_mark() {
+    let options = Options { shuts_down: true, faults: true, cancels: true, ..Options::default() };
+    let reports = run_all("cancelled, faults", options);
+    let cancelled = stories(&reports).filter(|(story, _)| story.cancelled.is_some()).count();
+    println!("cancelled: {cancelled}");
+    assert!(cancelled >= MET_MIN || reports.len() == 1, "too few: {cancelled}");
+}
+
+/// The agent's calls must have had faults, and agents must have crashed.
+fn assert_faults_met(reports: &[Report]) {
+    let calls = || reports.iter().flat_map(|it| &it.log).filter(|it| it.agent.starts_with(AGENT));
+    let crashed = stories(reports).filter(|(story, _)| story.crashed.is_some());
+    for (what, count) in [
+        ("lost replies", calls().filter(|it| it.is_lost).count()),
+        ("refusals", calls().filter(|it| matches!(it.code, 429 | 500 | 503)).count()),
+        ("crashes", crashed.count()),
+        ("ended pods", stories(reports).map(|(_, met)| met.failed).sum()),
+    ] {
+        println!("{what} of the agent: {count}");
+        assert!(count >= MET_MIN || reports.len() == 1, "too few {what}: {count}");
+    }
+}
+
+fn stories(reports: &[Report]) -> impl Iterator<Item = &(Story, Met)> {
+    reports.iter().filter_map(|report| report.story.as_ref())
+}
+
+/// Shutdowns under each of these kubelets must have ended pods, and the agent must have failed some
+/// itself where no kubelet lives.
+fn assert_stories_met(reports: &[Report], kubelets: &[Kubelet]) {
+    for kubelet in kubelets {
+        let of_it = stories(reports).filter(|(story, _)| story.kubelet == *kubelet);
+        let (count, failed, by_agent) = of_it.fold((0, 0, 0), |(count, failed, by_agent), it| {
+            (count + 1, failed + it.1.failed, by_agent + it.1.failed_by_agent)
+        });
+        println!("{kubelet:?}: {count}; failed: {failed}, {by_agent} of them by the agent");
+        let is_met = count >= MET_MIN && failed >= MET_MIN;
+        let is_met = is_met && (by_agent >= MET_MIN || *kubelet != Kubelet::Dead);
+        assert!(is_met || reports.len() == 1, "too few: {count}, {failed}, {by_agent}");
+    }
+}
+
 /// How often one controller wrote between two writes of the other that are less than 15 s apart.
 fn overlaps(log: &[Access]) -> usize {
     let writes = |it: &&Access| {
@@ -157,6 +241,8 @@ fn a_seed_replays_exactly() {
     for options in [
         Options::default(),
         Options { faults: true, standby: true, loses_node: true, ..Options::default() },
+        Options { shuts_down: true, ..Options::default() },
+        Options { shuts_down: true, faults: true, cancels: true, ..Options::default() },
     ] {
         let (first, again) = (run(1, options), run(1, options));
         let (first, again) = (lines(&first.log), lines(&again.log));
@@ -169,7 +255,9 @@ fn a_seed_replays_exactly() {
 fn assert_caught(sabotage: Sabotage, text: &str) {
     show_log();
     let begun = Instant::now();
-    let options = Options { sabotage: Some(sabotage), ..Options::default() };
+    let (shuts_down, cancels) = (sabotage.is_agents(), sabotage.is_of_cancels());
+    let sabotage_of = Some(sabotage);
+    let options = Options { sabotage: sabotage_of, shuts_down, cancels, ..Options::default() };
     let mut found = Vec::new();
     for seed in 1..=CATCH_WITHIN {
         found.extend(run(seed, options).violations);
@@ -210,4 +298,18 @@ caught! {
         SpoilStatus by "is invalid";
     a_controller_that_never_rests_is_caught:
         NeverRest by "not at rest";
+    an_agent_that_fails_pods_at_once_is_caught:
+        FailAtOnce by "while its container runs";
+    an_agent_that_never_marks_is_caught:
+        NeverMark by "without DisruptionTarget";
+    an_agent_that_never_clears_its_marks_is_caught:
+        NeverClear by "keeps its mark";
+    an_agent_that_never_removes_its_taint_is_caught:
+        KeepTaint by "keeps its taint";
+    an_agent_that_sends_invalid_patches_is_caught:
+        SpoilMark by "is invalid";
+    an_agent_that_never_reports_is_caught:
+        NeverReport by "unreported";
+    an_agent_that_is_gone_at_once_is_caught:
+        LeaveAtOnce by "the lock is released";
 }

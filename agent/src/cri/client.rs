@@ -46,11 +46,13 @@ impl Client {
         };
         let endpoint =
             Endpoint::from_shared(format!("unix:{}", socket.display())).map_err(refused)?;
-        Ok(Self {
-            channel: endpoint.connect_lazy(),
-            reads: Arc::new(Semaphore::new(READS_MAX)),
-            stops: Arc::new(Semaphore::new(STOPS_MAX)),
-        })
+        Ok(Self::over(endpoint.connect_lazy()))
+    }
+
+    /// Makes a client over this connection.
+    pub fn over(channel: Channel) -> Self {
+        let (reads, stops) = (Semaphore::new(READS_MAX), Semaphore::new(STOPS_MAX));
+        Self { channel, reads: Arc::new(reads), stops: Arc::new(stops) }
     }
 
     /// The runtime's name and version.

@@ -48,7 +48,7 @@ impl FromStr for Endpoint {
 }
 
 /// The sockets that may be the runtime's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Sockets(Vec<PathBuf>);
 
 impl Sockets {

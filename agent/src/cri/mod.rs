@@ -28,13 +28,20 @@ pub use self::stop::Stop;
 #[derive(Clone, Debug)]
 pub struct Runtime {
     sockets: Sockets,
+    /// In place of the sockets.
+    given: Option<Client>,
     chosen: Arc<Mutex<Option<(PathBuf, Client)>>>,
 }
 
 impl Runtime {
     /// The runtime behind one of `sockets`.
     pub fn new(sockets: Sockets) -> Self {
-        Self { sockets, chosen: Arc::default() }
+        Self { sockets, given: None, chosen: Arc::default() }
+    }
+
+    /// The runtime of this client.
+    pub fn given(client: Client) -> Self {
+        Self { given: Some(client), ..Self::new(Sockets::default()) }
     }
 
     /// Carries out `Action::InspectPod`.
@@ -51,7 +58,7 @@ impl Runtime {
 
     /// A client of the runtime behind the socket that exists now.
     pub async fn client(&self) -> Result<Client, CriError> {
-        if let Some(client) = self.remembered() {
+        if let Some(client) = self.given.clone().or_else(|| self.remembered()) {
             return Ok(client);
         }
         let (socket, client) = choose(&self.sockets).await?;

@@ -12,6 +12,8 @@ use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use thiserror::Error;
 use tokio::sync::Mutex;
 
+use crate::host::Host;
+
 /// The file's name in its directory.
 pub const FILE_NAME: &str = "journal";
 /// Maximum size. A shutdown of a node with 500 pods writes about 1 MB.
@@ -56,6 +58,7 @@ impl JournalError {
 /// of the actions.
 #[derive(Clone, Debug)]
 pub struct JournalSink {
+    host: Host,
     journal: Arc<Mutex<Journal>>,
 }
 
@@ -95,17 +98,17 @@ struct Content {
 }
 
 impl JournalSink {
-    /// Opens the journal of `dir`, creates it if it is missing, and reads it. Never fails: without
-    /// a journal the agent works, but keeps nothing across a crash.
-    pub async fn open(dir: &Path) -> Opened {
+    /// Opens the journal of `dir` on this host, creates it if it is missing, and reads it. Never
+    /// fails: without a journal the agent works, but keeps nothing across a crash.
+    pub async fn open(host: Host, dir: &Path) -> Opened {
         let path = dir.join(FILE_NAME);
         let mut journal = Journal { path, open: None };
-        let (journal, read) = blocking(move || {
+        let work = move || {
             let read = journal.open();
             (journal, read)
-        })
-        .await;
-        let sink = Self { journal: Arc::new(Mutex::new(journal)) };
+        };
+        let (journal, read) = host.blocking(work).await;
+        let sink = Self { host, journal: Arc::new(Mutex::new(journal)) };
         match read {
             Ok((records, notes)) => Opened { sink, records, notes },
             Err(error) => {
@@ -129,19 +132,8 @@ impl JournalSink {
         write: impl FnOnce(&mut Journal) -> Result<(), JournalError> + Send + 'static,
     ) -> Outcome<()> {
         let mut journal = Arc::clone(&self.journal).lock_owned().await;
-        blocking(move || write(&mut journal)).await.map_err(|error| failure(&error))
-    }
-}
-
-/// Runs blocking work on a thread of its own: a slow disk must not delay the rest.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(value) => value,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is shutting down: no task waits for the answer.
-            Err(_) => std::future::pending().await,
-        },
+        let written = self.host.blocking(move || write(&mut journal)).await;
+        written.map_err(|error| failure(&error))
     }
 }
 

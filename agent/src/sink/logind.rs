@@ -14,7 +14,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use crate::bus::{Answer, Bus, CallError, as_failure, refusal};
+use crate::bus::{Answer, Bus, BusAddress, CallError, as_failure, refusal};
 use crate::host::{Host, HostError};
 use crate::source::logind::{Logind, OurLock, UNIT, granted};
 use crate::source::systemd::Systemd;
@@ -29,7 +29,7 @@ const FOLLOW_POLL_MAX: Duration = Duration::from_millis(500);
 /// Carries out the actions on logind.
 #[derive(Debug)]
 pub struct LogindSink {
-    address: String,
+    address: BusAddress,
     host: Host,
     words: OurLock,
     /// The one copy of the descriptor: dropping it releases the lock.
@@ -42,8 +42,8 @@ pub struct LogindSink {
 impl LogindSink {
     /// A sink over the bus at `address`, without a lock. The session recognises the lock by
     /// `words`.
-    pub fn new(address: String, host: Host, words: OurLock) -> Self {
-        Self { address, host, words, lock: Mutex::default() }
+    pub fn new(address: impl Into<BusAddress>, host: Host, words: OurLock) -> Self {
+        Self { address: address.into(), host, words, lock: Mutex::default() }
     }
 
     /// Takes a new lock, and only then drops the previous one. ([SD7])
@@ -132,8 +132,7 @@ impl LogindSink {
                 }
             }
         };
-        let ended = tokio::task::spawn_blocking(write).await;
-        ended.unwrap_or_else(|error| Err(Failure::new(FailureKind::Other, error.to_string())))
+        self.host.blocking(write).await
     }
 }
 

@@ -16,7 +16,7 @@ use super::logind::{Logind, NAME};
 use super::logind_session::Changes;
 use super::systemd::{Systemd, UnitState};
 use crate::args::KubeletPlace;
-use crate::bus::Bus;
+use crate::bus::{Bus, BusAddress};
 use crate::host::Host;
 
 /// How often the kubelet is checked while nothing changes.
@@ -42,7 +42,7 @@ pub struct KubeletSettings {
 #[derive(Debug)]
 pub struct KubeletSource {
     settings: KubeletSettings,
-    bus_address: String,
+    bus: BusAddress,
     host: Host,
     lease_age: LeaseAge,
     /// The last answer of `/configz`, and the process that gave it: it is fixed at the kubelet's
@@ -51,14 +51,14 @@ pub struct KubeletSource {
 }
 
 impl KubeletSource {
-    /// A source that asks logind and systemd over the bus at `bus_address`.
+    /// A source that asks logind and systemd over the bus.
     pub fn new(
         settings: KubeletSettings,
-        bus_address: String,
+        bus: impl Into<BusAddress>,
         host: Host,
         lease_age: LeaseAge,
     ) -> Self {
-        Self { settings, bus_address, host, lease_age, configured: Mutex::default() }
+        Self { settings, bus: bus.into(), host, lease_age, configured: Mutex::default() }
     }
 
     /// Asks all sources at once, now. Takes a second, or a few if the bus does not answer.
@@ -106,7 +106,7 @@ impl KubeletSource {
 
     /// The unit, and the locks of all processes, as far as there are answers.
     async fn ask_bus(&self) -> (Option<UnitState>, Option<Vec<Inhibitor>>) {
-        let bus = match Bus::connect(&self.bus_address).await {
+        let bus = match Bus::connect(&self.bus).await {
             Ok(bus) => bus,
             Err(error) => {
                 tracing::debug!(error = error.message, "nothing is known of the kubelet's unit");

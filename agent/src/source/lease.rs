@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use crate::calls::request;
+use crate::clock::Clock;
 
 /// Time between two reads.
 const PERIOD: Duration = Duration::from_secs(15);
@@ -43,7 +44,7 @@ impl LeaseAge {
 }
 
 /// Reads the node's lease periodically; sets `reachable` to whether the API answers.
-pub async fn run(client: Client, node: String, age: LeaseAge, reachable: Flag) {
+pub async fn run(client: Client, node: String, age: LeaseAge, reachable: Flag, clock: Clock) {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}");
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -52,7 +53,7 @@ pub async fn run(client: Client, node: String, age: LeaseAge, reachable: Flag) {
         match timeout(READ_MAX, read(&client, &path)).await {
             Ok(Ok(renewed)) => {
                 reachable.pass();
-                age.found(renewed.map(since));
+                age.found(renewed.map(|at| since(at, &clock)));
             }
             Ok(Err(why)) => reachable.fail(why),
             Err(_) => reachable.fail(format!("no answer within {} s", READ_MAX.as_secs())),
@@ -74,6 +75,6 @@ async fn read(client: &Client, path: &str) -> Result<Option<Timestamp>, String> 
     }
 }
 
-fn since(at: Timestamp) -> Duration {
-    Duration::try_from(Timestamp::now().duration_since(at)).unwrap_or(Duration::ZERO)
+fn since(at: Timestamp, clock: &Clock) -> Duration {
+    Duration::try_from(clock.system().duration_since(at)).unwrap_or(Duration::ZERO)
 }

@@ -13,7 +13,7 @@ use zbus::{MatchRule, MessageStream};
 use super::logind::{Logind, NAME, OurLock, PATH, granted};
 use super::logind_signs::{Listener, MANAGER, PROPERTIES, Signs};
 use super::session::{Gone, Owner, Pauses, Session, closed, keep, rule, signals, subscribe};
-use crate::bus::{Answer, Bus, CallError};
+use crate::bus::{Answer, Bus, BusAddress, CallError};
 
 /// Maximum time of a question at the signal: the delay is running out.
 const AT_SIGNAL_MAX: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ impl Default for Pace {
 /// The session, before it runs.
 #[derive(Debug)]
 pub struct LogindSession {
-    address: String,
+    address: BusAddress,
     lock: OurLock,
     pace: Pace,
     changes: watch::Sender<Changes>,
@@ -66,7 +66,8 @@ struct Running {
 
 impl LogindSession {
     /// A session over the bus at `address`, which recognises the agent's lock by its reason.
-    pub fn new(address: String, lock: OurLock) -> Self {
+    pub fn new(address: impl Into<BusAddress>, lock: OurLock) -> Self {
+        let address = address.into();
         Self { address, lock, pace: Pace::default(), changes: watch::Sender::default() }
     }
 

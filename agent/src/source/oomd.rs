@@ -13,7 +13,7 @@ use zbus::{MatchRule, Message, MessageStream};
 use super::session::{
     Gone, Owner, Pauses, Session, closed, is_signal, keep, owner_change, rule, signals, subscribe,
 };
-use crate::bus::{Answer, Bus, CallError};
+use crate::bus::{Answer, Bus, BusAddress, CallError};
 use crate::cgroups::place;
 
 /// The name that oomd owns on the bus.
@@ -27,8 +27,8 @@ const TEXT_BYTES_MAX: usize = 4096;
 pub const PAUSES: Pauses = Pauses { min: Duration::from_secs(1), max: Duration::from_mins(1) };
 
 /// Reports kills until the receiver of events is gone.
-pub async fn run(bus_address: String, pauses: Pauses, events: mpsc::Sender<Event>) {
-    keep(Kills { events }, &bus_address, pauses).await;
+pub async fn run(bus: impl Into<BusAddress>, pauses: Pauses, events: mpsc::Sender<Event>) {
+    keep(Kills { events }, &bus.into(), pauses).await;
 }
 
 /// The session with oomd.

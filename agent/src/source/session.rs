@@ -12,7 +12,7 @@ use zbus::message::{Header, Type};
 use zbus::names::UniqueName;
 use zbus::{MatchRule, Message, MessageStream, match_rule};
 
-use crate::bus::{Answer, Bus, CallError, answer};
+use crate::bus::{Answer, Bus, BusAddress, CallError, answer};
 
 /// The bus itself, as a sender and as an interface.
 pub(super) const BUS: &str = "org.freedesktop.DBus";
@@ -84,7 +84,7 @@ pub(super) trait Session {
 }
 
 /// Keeps a session until the receiver of events is gone.
-pub(super) async fn keep(mut session: impl Session, address: &str, pauses: Pauses) {
+pub(super) async fn keep(mut session: impl Session, address: &BusAddress, pauses: Pauses) {
     let mut next = pauses.min;
     loop {
         let begun = Instant::now();

@@ -107,7 +107,9 @@ impl Machine {
     }
 
     async fn until_owned(&self) {
-        let bus = Bus::connect(self.address()).await.expect("the private bus must answer");
+        let bus = Bus::connect(&self.address().to_owned().into())
+            .await
+            .expect("the private bus must answer");
         let end = Instant::now() + WITHIN;
         while bus.owner_of(NAME).await.expect("the private bus must answer").is_none() {
             assert!(Instant::now() < end, "elogind does not come: {}", self.log());
@@ -134,7 +136,9 @@ impl Machine {
 
     /// The locks of all processes.
     pub(crate) async fn inhibitors(&self) -> Vec<Inhibitor> {
-        let bus = Bus::connect(self.address()).await.expect("the private bus must answer");
+        let bus = Bus::connect(&self.address().to_owned().into())
+            .await
+            .expect("the private bus must answer");
         let logind = Logind::on(&bus).await.expect("elogind must be there");
         let list = logind.inhibitors().await.expect("elogind must answer");
         bus.close().await;

@@ -8,6 +8,7 @@ use agent_core::pod::PodUid;
 use agent_core::protocol::event::ShutdownKind;
 use agent_core::protocol::journal::{Intent, Record};
 use agent_core::shutdown::Mode;
+use epilogue_agent::host::Host;
 use epilogue_agent::sink::journal::{FILE_NAME, JournalSink, Opened};
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -44,7 +45,7 @@ async fn write(sink: &JournalSink, records: &[Record]) {
 async fn open(dir: &Path) -> Opened {
     let end = Instant::now() + WITHIN;
     loop {
-        let opened = JournalSink::open(dir).await;
+        let opened = JournalSink::open(Host::new(dir.to_owned()), dir).await;
         let taken = opened.notes.iter().any(|note| note.starts_with("another agent"));
         if !taken || Instant::now() > end {
             return opened;
@@ -202,7 +203,7 @@ async fn a_directory_that_cannot_be_is_named_and_tried_again() {
 async fn two_agents_do_not_write_the_same_journal() {
     let root = tempfile::tempdir().expect("must be creatable");
     let first = open(root.path()).await;
-    let second = JournalSink::open(root.path()).await;
+    let second = JournalSink::open(Host::new(root.path().to_owned()), root.path()).await;
     assert!(second.notes[0].contains("another agent has the journal"), "{:?}", second.notes);
     let failed = second.sink.append(records()).await;
     assert!(failed.is_err(), "{failed:?}");

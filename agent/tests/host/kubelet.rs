@@ -234,7 +234,7 @@ async fn seen(events: &mut mpsc::Receiver<Event>) -> KubeletFacts {
 #[tokio::test(flavor = "multi_thread")]
 async fn systemd_says_what_the_clock_showed_when_the_boot_began() {
     let node = Node::start(5).await;
-    let bus = Bus::connect(&node.bus.address).await.expect("must connect");
+    let bus = Bus::connect(&node.bus.address.clone().into()).await.expect("must connect");
     assert!(Systemd::on(&bus).booted_at().await.is_err(), "systemd is not on the bus");
     let state = State { booted_at: 1_795_000_000_000_000, ..State::default() };
     let systemd = Systemd1::start(&node.bus.address, state, || {}).await;

@@ -1,21 +1,28 @@
 //! Provides a double of logind that behaves as the real one at a shutdown. Locks live as long as
 //! any copy of their descriptor, with one common timer. It has signals, a cancelled action, and a
 //! restart that forgets the action and keeps the locks.
+//!
+//! The suite `worlds` includes it, too, and serves it without a bus.
 
 use std::collections::HashMap;
+use std::io::{self, ErrorKind, PipeReader, Read as _};
 use std::os::fd::{AsRawFd as _, OwnedFd as StdFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::unistd::Uid;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
+use zbus::connection::Builder;
 use zbus::fdo::{self, DBusProxy};
 use zbus::message::Header;
 use zbus::names::BusName;
-use zbus::{BoxDBusError, Connection, DBusError, OwnedFd, Variant};
+use zbus::{BoxDBusError, Connection, DBusError, Message, OwnedFd, Variant};
 
 use super::{NAME, WITHIN};
 
@@ -82,18 +89,34 @@ pub(crate) struct Login1 {
     connection: Option<Connection>,
 }
 
+/// Its unique name where there is no bus.
+pub(crate) const OWNER: &str = ":1.1";
+/// How often it looks for released locks where there is no bus, during a shutdown and outside: in
+/// paused time it must not wait for the kernel.
+const LOOK: Duration = Duration::from_millis(10);
+const LOOK_IDLE: Duration = Duration::from_secs(1);
+
 /// The state, with the tasks that wait for its changes.
 #[derive(Clone, Debug)]
 struct Shared {
     state: Arc<Mutex<State>>,
     changed: watch::Sender<u64>,
-    /// The connection that sends signals; `None` while the double is away.
-    voice: Arc<Mutex<Option<Connection>>>,
+    /// The connections that send signals: one to the bus, or without one as many as listen. None
+    /// while the double is away.
+    voices: Arc<Mutex<Vec<Connection>>>,
 }
 
 impl Login1 {
     /// Takes logind's name, with a delay of this many seconds.
     pub(crate) async fn start(address: &str, root: &Path, delay_seconds: u64) -> Self {
+        let mut double = Self::without_bus(root, delay_seconds);
+        double.address = address.to_owned();
+        double.come().await;
+        double
+    }
+
+    /// One without a bus, for connections that `serve` makes.
+    pub(crate) fn without_bus(root: &Path, delay_seconds: u64) -> Self {
         let state = State {
             delay_us_max: delay_seconds * 1_000_000,
             inhibitors_max: 8192,
@@ -110,12 +133,21 @@ impl Login1 {
         let shared = Shared {
             state: Arc::new(Mutex::new(state)),
             changed: watch::Sender::new(0),
-            voice: Arc::default(),
+            voices: Arc::default(),
         };
-        let root = root.to_owned();
-        let mut double = Self { address: address.to_owned(), root, shared, connection: None };
-        double.come().await;
-        double
+        Self { address: String::new(), root: root.to_owned(), shared, connection: None }
+    }
+
+    /// Serves it on a connection without a bus.
+    #[allow(dead_code, reason = "only the suite `worlds` has no bus")]
+    pub(crate) fn serve<'a>(&self, builder: Builder<'a>) -> Builder<'a> {
+        builder.serve_at(PATH, Manager { shared: self.shared.clone() })
+    }
+
+    /// Sends signals to this connection without a bus, too.
+    #[allow(dead_code, reason = "only the suite `worlds` has no bus")]
+    pub(crate) fn subscribe(&self, connection: &Connection) {
+        held(&self.shared.voices).push(connection.clone());
     }
 
     pub(crate) fn state(&self) -> State {
@@ -135,7 +167,7 @@ impl Login1 {
 
     /// Releases the name, as a stop does. Locks stay; an action in progress is forgotten. ([LD7])
     pub(crate) async fn go(&mut self) {
-        held(&self.shared.voice).take();
+        held(&self.shared.voices).clear();
         self.turn(|state| state.pending = None);
         if let Some(connection) = self.connection.take() {
             connection.close().await.expect("the connection must be closable");
@@ -145,13 +177,13 @@ impl Login1 {
     /// Takes the name with a new connection.
     pub(crate) async fn come(&mut self) {
         let manager = Manager { shared: self.shared.clone() };
-        let connection = zbus::connection::Builder::address(self.address.as_str())
+        let connection = Builder::address(self.address.as_str())
             .serve_at(PATH, manager)
             .name(NAME)
             .build()
             .await
             .expect("the private bus must take the double");
-        *held(&self.shared.voice) = Some(connection.clone());
+        *held(&self.shared.voices) = vec![connection.clone()];
         self.connection = Some(connection);
     }
 
@@ -181,6 +213,14 @@ impl Login1 {
     pub(crate) async fn cancel(&self) {
         self.turn(|state| state.pending = None);
         self.shared.say(false, "reboot").await;
+    }
+
+    /// Releases a lock by its number, as its holder does.
+    #[allow(dead_code, reason = "only the suite `worlds` uses it")]
+    pub(crate) async fn release(&self, number: u64) {
+        if self.state().locks.iter().any(|(held, _)| *held == number) {
+            self.shared.released(number).await;
+        }
     }
 
     /// Sends the signal alone, without an action.
@@ -263,21 +303,43 @@ impl Shared {
     }
 
     async fn say(&self, going_down: bool, kind: &str) {
-        let voice = held(&self.voice).clone().expect("the double must be there");
+        let voices = held(&self.voices).clone();
         if self.lock().metadata {
             let data = HashMap::from([("type", Variant::from(kind))]);
             let body = (going_down, data);
-            emit(&voice, MANAGER, "PrepareForShutdownWithMetadata", &body).await;
+            emit(&voices, MANAGER, "PrepareForShutdownWithMetadata", &body).await;
         }
-        emit(&voice, MANAGER, "PrepareForShutdown", &going_down).await;
+        emit(&voices, MANAGER, "PrepareForShutdown", &going_down).await;
     }
 
     async fn report_locks(&self) {
-        let Some(voice) = held(&self.voice).clone() else { return };
+        let voices = held(&self.voices).clone();
         let count = self.lock().locks.len() as u64;
         let changed = HashMap::from([("NCurrentInhibitors", Variant::from(count))]);
         let body = (MANAGER, changed, Vec::<&str>::new());
-        emit(&voice, "org.freedesktop.DBus.Properties", "PropertiesChanged", &body).await;
+        emit(&voices, "org.freedesktop.DBus.Properties", "PropertiesChanged", &body).await;
+    }
+
+    /// Returns when the last copy of the other end is closed, which never writes.
+    fn release_of(
+        &self,
+        mut reader: PipeReader,
+        has_bus: bool,
+    ) -> io::Result<BoxFuture<'static, ()>> {
+        if has_bus {
+            let mut reader = pipe::Receiver::from_owned_fd(reader.into())?;
+            return Ok(Box::pin(async move { drop(reader.read(&mut [0]).await) }));
+        }
+        fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let shared = self.clone();
+        Ok(Box::pin(async move {
+            let mut changed = shared.changed.subscribe();
+            while reader.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+                let is_idle = shared.lock().pending.is_none();
+                let pause = if is_idle { LOOK_IDLE } else { LOOK };
+                let _ = timeout(pause, changed.changed()).await;
+            }
+        }))
     }
 
     async fn released(&self, id: u64) {
@@ -292,17 +354,26 @@ impl Shared {
     }
 }
 
-async fn emit<B>(voice: &Connection, interface: &str, member: &str, body: &B)
+async fn emit<B>(voices: &[Connection], interface: &str, member: &str, body: &B)
 where
     B: serde::Serialize + zbus::DynamicType,
 {
-    let emitted = voice.emit_signal(None::<BusName<'_>>, PATH, interface, member, body).await;
-    emitted.expect("the bus must take the signal");
+    for voice in voices {
+        if voice.is_bus() {
+            let no_one = None::<BusName<'_>>;
+            let emitted = voice.emit_signal(no_one, PATH, interface, member, body).await;
+            emitted.expect("the bus must take the signal");
+        } else {
+            let signal = Message::signal(PATH, interface, member).sender(OWNER).build(body);
+            // Who has gone hears nothing.
+            let _ = voice.send(&signal.expect("must be a signal")).await;
+        }
+    }
 }
 
 /// Sends the signal as any process may; to one connection if `destination` names it.
 pub(crate) async fn forge(address: &str, destination: Option<&str>) -> Connection {
-    let forger = zbus::connection::Builder::address(address).build().await;
+    let forger = Builder::address(address).build().await;
     let forger = forger.expect("the private bus must take the forger");
     let sent = forger.emit_signal(destination, PATH, MANAGER, "PrepareForShutdown", &true).await;
     sent.expect("the bus must take the signal");
@@ -351,7 +422,7 @@ impl Manager {
             return Err(fdo::Error::LimitsExceeded(words).into());
         }
         let (uid, pid) = caller(&header, connection).await?;
-        let lock = self.hold((what, who, why, mode, uid, pid))?;
+        let lock = self.hold((what, who, why, mode, uid, pid), connection.is_bus())?;
         self.shared.report_locks().await;
         Ok(lock.into())
     }
@@ -386,12 +457,12 @@ impl Manager {
 
 impl Manager {
     /// Lists the lock until every copy of the descriptor that it returns is closed.
-    fn hold(&self, lock: Lock) -> Result<StdFd, fdo::Error> {
-        let failed = |error: std::io::Error| fdo::Error::IOError(error.to_string());
-        let (reader, writer) = std::io::pipe().map_err(failed)?;
+    fn hold(&self, lock: Lock, has_bus: bool) -> Result<StdFd, fdo::Error> {
+        let failed = |error: io::Error| fdo::Error::IOError(error.to_string());
+        let (reader, writer) = io::pipe().map_err(failed)?;
         let number = reader.as_raw_fd();
         let pipe = std::fs::read_link(format!("/proc/self/fd/{number}")).map_err(failed)?;
-        let mut reader = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed)?;
+        let released = self.shared.release_of(reader, has_bus).map_err(failed)?;
         let id = {
             let mut state = self.shared.lock();
             state.taken += 1;
@@ -404,8 +475,7 @@ impl Manager {
         self.shared.changed();
         let shared = self.shared.clone();
         tokio::spawn(async move {
-            // The other end never writes: this returns when its last copy is closed.
-            let _ = reader.read(&mut [0]).await;
+            released.await;
             shared.released(id).await;
         });
         Ok(writer.into())
@@ -413,6 +483,9 @@ impl Manager {
 }
 
 async fn caller(header: &Header<'_>, connection: &Connection) -> Result<(u32, u32), fdo::Error> {
+    if !connection.is_bus() {
+        return Ok((Uid::effective().as_raw(), std::process::id()));
+    }
     let sender = header.sender().ok_or_else(|| fdo::Error::Failed("no sender".into()))?;
     let bus = DBusProxy::new(connection).await?;
     let name = BusName::from(sender.to_owned());

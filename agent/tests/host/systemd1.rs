@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use zbus::connection::Builder;
 use zbus::{Connection, OwnedObjectPath, fdo};
 
 const UNIT_PATH: &str = "/org/freedesktop/systemd1/unit/one";
@@ -42,12 +43,7 @@ impl Systemd1 {
         hup: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let state = Arc::new(Mutex::new(state));
-        let manager = Manager { state: Arc::clone(&state), hup: Box::new(hup) };
-        let connection = zbus::connection::Builder::address(address)
-            .serve_at("/org/freedesktop/systemd1", manager)
-            .serve_at(UNIT_PATH, Unit { state: Some(Arc::clone(&state)) })
-            .serve_at(UNIT_PATH, Service { state: Arc::clone(&state) })
-            .serve_at(ABSENT_PATH, Unit { state: None })
+        let connection = serve(Builder::address(address), &state, hup)
             .name("org.freedesktop.systemd1")
             .build()
             .await
@@ -62,6 +58,20 @@ impl Systemd1 {
     pub(crate) fn turn(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
+}
+
+/// Serves it on a connection.
+pub(crate) fn serve<'a>(
+    builder: Builder<'a>,
+    state: &Arc<Mutex<State>>,
+    hup: impl Fn() + Send + Sync + 'static,
+) -> Builder<'a> {
+    let manager = Manager { state: Arc::clone(state), hup: Box::new(hup) };
+    builder
+        .serve_at("/org/freedesktop/systemd1", manager)
+        .serve_at(UNIT_PATH, Unit { state: Some(Arc::clone(state)) })
+        .serve_at(UNIT_PATH, Service { state: Arc::clone(state) })
+        .serve_at(ABSENT_PATH, Unit { state: None })
 }
 
 fn of(state: &Mutex<State>) -> State {

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::pod::{PodObject, PodView};
+use super::processes::Signal;
 use super::script::Script;
 use super::world::{Stats, World, Write, WriteResult};
 use super::write;
@@ -30,6 +31,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 pub(super) enum Command {
     ShutDown { node: usize, done: oneshot::Sender<()> },
     Vanish { node: usize, done: oneshot::Sender<()> },
+    Behead { node: usize, done: oneshot::Sender<()> },
+    Signal { uid: String, signal: Signal },
     Revive { node: usize, done: oneshot::Sender<()> },
     SetScript { script: Script, done: oneshot::Sender<()> },
 }
@@ -179,8 +182,16 @@ impl Driver {
                 self.silence(node);
                 self.waiting.push((node, Until::Quiet, done));
             }
+            Command::Behead { node, done } => {
+                self.world.behead(node);
+                self.silent.send_modify(|silent| {
+                    silent.insert(node);
+                });
+                self.waiting.push((node, Until::Quiet, done));
+            }
+            Command::Signal { uid, signal } => self.world.signal(&uid, signal, self.clock.now()),
             Command::Revive { node, done } => {
-                self.world.revive(node);
+                self.world.revive(node, self.clock.now());
                 self.silent.send_modify(|silent| {
                     silent.remove(&node);
                 });

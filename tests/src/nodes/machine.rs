@@ -1,14 +1,19 @@
 //! One pod on its node, as a state machine without IO: watch events and the time go in, the next
 //! write comes out, one at a time.
 
+mod processes;
+mod restart;
+
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::pod::{PodView, RestartPolicy, Role, TerminalPhase};
+use super::processes::Processes;
 use super::script::{Act, End, OnTerm, Readiness, Script, ScriptError, Start};
 use super::status::{Address, ContainerState, Disruption, Flag, Phase, PodStatus, Termination};
+use restart::restarts;
 
 /// The message of a pod that its node's shutdown terminated.
 pub const SHUTDOWN_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
@@ -95,6 +100,8 @@ pub(super) struct PodMachine {
     stage: Stage,
     status: PodStatus,
     stopping: Option<Cause>,
+    /// The exit code of the processes, once they have run and ended.
+    exited: Option<i32>,
     /// The API does not show `status` yet.
     unwritten: bool,
     complaint: Option<ScriptError>,
@@ -136,6 +143,7 @@ impl PodMachine {
             stage: Stage::Ended,
             status,
             stopping: None,
+            exited: None,
             unwritten: false,
             complaint,
             deletion_seen: false,
@@ -167,6 +175,7 @@ impl PodMachine {
                 TerminalPhase::Succeeded => Phase::Succeeded,
                 TerminalPhase::Failed => Phase::Failed,
             };
+            self.exited = Some(137).filter(|_| self.processes() != Processes::None);
             self.stage = Stage::Ended;
             self.unwritten = false;
         }
@@ -302,6 +311,7 @@ impl PodMachine {
                 for container in &mut self.status.containers {
                     container.exit(code, None, now);
                 }
+                self.exited = Some(code);
                 self.end(now);
             }
             _ => return false,
@@ -379,6 +389,7 @@ impl PodMachine {
             }
             End::Hang => return,
         };
+        self.exited = Some(code);
         for main in self.status.of(Role::Main) {
             match &only {
                 Some(name) if *name != main.spec.name => main.exit(0, None, now),
@@ -392,38 +403,6 @@ impl PodMachine {
             sidecar.exit(0, None, now);
         }
         self.end(now);
-    }
-
-    fn back_off(&mut self, init: bool, policy: RestartPolicy, now: Timestamp) {
-        for container in self.status.of(if init { Role::Init } else { Role::Main }) {
-            // An init container that exited 0 is done under every policy.
-            let comes_back = |code: i32| restarts(policy, code) && !(init && code == 0);
-            if container.termination().is_some_and(|end| comes_back(end.code)) {
-                container.back_off();
-            }
-        }
-        self.status.ready.set(false, now);
-        let factor = 2u32.saturating_pow(self.restarts()).min(BACKOFF_FACTOR_MAX);
-        let until = now + self.pace.restart_backoff.saturating_mul(factor);
-        self.stage = Stage::BackingOff { until, init };
-        self.unwritten = true;
-    }
-
-    fn restart(&mut self, pod: &PodView, init: bool, now: Timestamp) {
-        let attempt = self.earlier + self.restarts() + 1;
-        self.act = self.script.choose(pod.index, attempt);
-        if !init {
-            return self.run(now);
-        }
-        let run = self.act.init;
-        let Some(first) = self.status.of(Role::Init).next() else { return self.run(now) };
-        first.start(now);
-        let Some(run) = run else {
-            first.exit(0, None, now);
-            return self.run(now);
-        };
-        self.stage = Stage::Initializing { ends: now + run.after };
-        self.unwritten = true;
     }
 
     /// No container was ever created. The phase and the forced container states are those of the
@@ -477,18 +456,6 @@ impl PodMachine {
 
     fn main_succeeded(&mut self) -> bool {
         self.status.of(Role::Main).all(|c| c.termination().is_some_and(|end| end.code == 0))
-    }
-
-    fn restarts(&self) -> u32 {
-        self.status.containers.iter().map(|c| c.restarts).max().unwrap_or(0)
-    }
-}
-
-fn restarts(policy: RestartPolicy, code: i32) -> bool {
-    match policy {
-        RestartPolicy::Always => true,
-        RestartPolicy::OnFailure => code != 0,
-        RestartPolicy::Never => false,
     }
 }
 

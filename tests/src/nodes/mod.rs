@@ -9,6 +9,7 @@ mod drive;
 mod machine;
 pub(crate) mod objects;
 mod pod;
+pub mod processes;
 pub mod script;
 mod status;
 mod world;
@@ -27,6 +28,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use drive::{Command, Ends};
 use machine::Pace;
 use pod::PodObject;
+use processes::{Observer, Signal};
 use script::{Script, ScriptError};
 use world::{Settings, World};
 
@@ -73,6 +75,8 @@ pub struct Options {
     pub keep_nodes: bool,
     /// The time in what they write, and by which scripts run.
     pub clock: Clock,
+    /// Learns what the processes of pods do.
+    pub observer: Option<Observer>,
 }
 
 impl Default for Options {
@@ -90,6 +94,7 @@ impl Default for Options {
             heartbeat: Some(Duration::from_secs(10)),
             keep_nodes: false,
             clock: Clock::MACHINE,
+            observer: None,
         }
     }
 }
@@ -153,6 +158,7 @@ impl SimulatedNodes {
             },
             shutdown_grace: options.shutdown_grace,
             script,
+            observer: options.observer,
         });
         let pods: Api<PodObject> = match &options.namespace {
             Some(namespace) => Api::namespaced(client.clone(), namespace),
@@ -193,7 +199,24 @@ impl SimulatedNodes {
         self.order(|done| Command::Vanish { node, done }).await
     }
 
-    /// Lets a node that was shut down or vanished answer again.
+    /// Lets the kubelet of a node die; its pods' processes go on. Returns when none of its writes
+    /// is under way.
+    pub async fn behead(&self, node: &str) -> Result<(), NodesError> {
+        let node = self.index(node)?;
+        self.order(|done| Command::Behead { node, done }).await
+    }
+
+    /// What sends signals to the processes of a pod.
+    pub fn signaller(&self) -> impl Fn(String, Signal) + Clone + Send + Sync + 'static {
+        let commands = self.commands.clone();
+        move |uid, signal| {
+            let commands = commands.clone();
+            // Nodes that have stopped have no processes.
+            tokio::spawn(async move { commands.send(Command::Signal { uid, signal }).await.ok() });
+        }
+    }
+
+    /// Lets a node that was shut down or vanished, or whose kubelet died, answer again.
     pub async fn revive(&self, node: &str) -> Result<(), NodesError> {
         let index = self.index(node)?;
         let ready = objects::Ready::Yes;

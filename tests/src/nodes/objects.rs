@@ -137,8 +137,13 @@ async fn write_lease(leases: &Api<Lease>, name: &str, at: Timestamp) -> Result<(
             "renewTime": format!("{at:.6}"),
         },
     });
-    let params = PatchParams::apply("simulated-kubelet").force();
-    leases.patch(name, &params, &Patch::Apply(lease)).await.map(drop)
+    match leases.patch(name, &PatchParams::default(), &Patch::Merge(&lease)).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            let lease = serde_json::from_value(lease).map_err(kube::Error::SerdeError)?;
+            leases.create(&PostParams::default(), &lease).await.map(drop)
+        }
+        other => other.map(drop),
+    }
 }
 
 async fn create_node(

@@ -1,6 +1,8 @@
 //! All pods of the simulated nodes, without IO: which pod belongs to which node, its attempt, and
 //! which writes are due, now or later.
 
+mod processes;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use jiff::Timestamp;
 use super::Bind;
 use super::machine::{Cause, Need, Pace, PodMachine};
 use super::pod::{PodView, Uid};
+use super::processes::{Change, Observer, Processes};
 use super::script::Script;
 use super::status::Address;
 
@@ -24,6 +27,7 @@ pub(super) struct Settings {
     pub(super) pace: Pace,
     pub(super) shutdown_grace: Duration,
     pub(super) script: Script,
+    pub(super) observer: Option<Observer>,
 }
 
 /// The current state of a node.
@@ -31,6 +35,8 @@ pub(super) struct Settings {
 pub(super) enum NodeState {
     Up,
     ShuttingDown,
+    /// Its kubelet is dead; processes go on.
+    Headless,
     /// Writes nothing: shut down or vanished.
     Silent,
 }
@@ -91,6 +97,8 @@ struct Tracked {
     earlier: u32,
     /// `None` until the pod is bound.
     machine: Option<PodMachine>,
+    /// What the observer knows.
+    observed: Processes,
     ordinal: u32,
     in_flight: bool,
     queued: bool,
@@ -173,6 +181,11 @@ impl World {
             return;
         }
         let Some(tracked) = self.pods.get_mut(&uid) else { return };
+        let node = self.nodes.get(tracked.node);
+        let is_headless = node.is_some_and(|node| node.state == NodeState::Headless);
+        if is_headless && tracked.view.node.is_some() {
+            return self.enqueue(&uid);
+        }
         if let Some(bound) = tracked.view.node.clone()
             && tracked.machine.is_none()
         {
@@ -189,13 +202,21 @@ impl World {
                 tracked.view.containers = Vec::new();
             }
         }
+        self.tell(&uid);
         self.enqueue(&uid);
     }
 
     /// The pod is no longer in the API.
     pub(super) fn forget(&mut self, uid: &Uid) {
-        if let Some(at) = self.pods.remove(uid).and_then(|tracked| tracked.wakes) {
+        let Some(tracked) = self.pods.remove(uid) else { return };
+        if let Some(at) = tracked.wakes {
             self.timers.remove(&(at, uid.clone()));
+        }
+        if let Some(observer) = &self.settings.observer
+            && tracked.observed != Processes::None
+        {
+            let node = &self.nodes[tracked.node].name;
+            observer.tell(Change { node, uid, container: "", now: None });
         }
     }
 
@@ -212,8 +233,10 @@ impl World {
             self.enqueue(&uid);
         }
         while let Some(uid) = self.queue.pop_front() {
-            if let Some(write) = self.next_write(&uid, now) {
-                return Some(write);
+            let write = self.next_write(&uid, now);
+            self.tell(&uid);
+            if write.is_some() {
+                return write;
             }
         }
         None
@@ -268,8 +291,19 @@ impl World {
     }
 
     /// The node answers again and continues with its pods.
-    pub(super) fn revive(&mut self, node: usize) {
-        self.nodes[node].state = NodeState::Up;
+    pub(super) fn revive(&mut self, node: usize, now: Timestamp) {
+        let before = std::mem::replace(&mut self.nodes[node].state, NodeState::Up);
+        if before == NodeState::Headless {
+            for tracked in self.pods.values_mut().filter(|tracked| tracked.node == node) {
+                match &mut tracked.machine {
+                    Some(machine) => machine.adopt(&tracked.view, now),
+                    None if tracked.view.node.is_some() => {
+                        tracked.take_on(&self.settings, NodeState::Up, now);
+                    }
+                    None => {}
+                }
+            }
+        }
         self.enqueue_node(node);
     }
 
@@ -301,6 +335,7 @@ impl World {
             node,
             earlier,
             machine: None,
+            observed: Processes::None,
             ordinal: self.ordinal,
             in_flight: false,
             queued: false,
@@ -343,6 +378,11 @@ impl World {
         let kind = match &mut tracked.machine {
             None => self.binding(uid)?,
             Some(_) if self.nodes[tracked.node].state == NodeState::Silent => return None,
+            Some(machine) if self.nodes[tracked.node].state == NodeState::Headless => {
+                let at = machine.pass(&tracked.view, now)?;
+                self.wake(uid, at);
+                return None;
+            }
             Some(machine) => {
                 let Some(need) = machine.need(&tracked.view, now) else {
                     let at = machine.deadline()?;
@@ -438,6 +478,7 @@ impl Stats {
 #[cfg(test)]
 mod tests {
     use super::super::pod::{ContainerSpec, RestartPolicy, Role};
+    use super::super::processes::Signal;
     use super::*;
 
     fn at(ms: i64) -> Timestamp {
@@ -451,6 +492,7 @@ mod tests {
             pace: Pace { skip_running: true, restart_backoff: Duration::from_millis(100) },
             shutdown_grace: Duration::from_secs(30),
             script: Script::default(),
+            observer: None,
         })
     }
 
@@ -580,10 +622,38 @@ mod tests {
         world.observe(pod("b", Some("n0"), "succeed"), at(500));
         world.observe(pod("c", None, "succeed"), at(500));
         assert_eq!(run(&mut world, 2000), ["c bind n1", "c Succeeded"]);
-        world.revive(0);
+        world.revive(0, at(3000));
         let mut late = run(&mut world, 3000);
         late.sort();
         assert_eq!(late, ["a Succeeded", "b Succeeded"]);
+    }
+
+    #[test]
+    fn without_a_kubelet_processes_end_and_the_next_kubelet_reports_it() {
+        let changes = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let mut world = world(&["n0"]);
+        let seen = Arc::clone(&changes);
+        world.settings.observer = Some(Observer::new(move |change| {
+            seen.lock().unwrap().push((change.uid.to_owned(), change.now));
+        }));
+        let now = |uid: &str| {
+            let changes = changes.lock().unwrap();
+            changes.iter().rev().find(|(of, _)| of == uid).and_then(|(_, now)| *now)
+        };
+        for (name, script) in [("a", "fail exit=3 after=1s"), ("b", "on-term=7 after=1s")] {
+            world.observe(pod(name, Some("n0"), script), at(0));
+        }
+        run(&mut world, 0);
+        world.behead(0);
+        world.signal("b", Signal::Term, at(500));
+        assert_eq!(now("b"), Some(Processes::End));
+        assert_eq!(run(&mut world, 5_000), [""; 0]);
+        assert_eq!(now("a"), Some(Processes::Exited(3)));
+        assert_eq!(now("b"), Some(Processes::Exited(7)));
+        world.revive(0, at(6_000));
+        let mut late = run(&mut world, 6_000);
+        late.sort();
+        assert_eq!(late, ["a Failed", "b Failed"]);
     }
 
     #[test]

@@ -11,12 +11,16 @@ use serde_json::json;
 use simulation::controller::Random;
 use tokio::time::{Instant, sleep};
 
+use super::host::AGENT;
 use super::ledger::CONTROLLER;
 use super::plots::{DELETED, REMOVED, SUSPENDED};
 use super::world::{LEASE, LEASES, NAMESPACE};
 
 /// How long new faults begin.
 const LASTS: Duration = Duration::from_mins(2);
+/// A request of the agent that arrives after its sender has given it up is left out: its deletion
+/// of a pod could arrive after the mark was cleared, and the Job then counts the pod.
+const AGENT_DELAY_MAX: Duration = Duration::from_millis(900);
 /// The writes of a controller that faults concern.
 const WRITES: [(&[Verb], Option<Kind>); 5] = [
     (&[Verb::Create], Some(Kind::Pod)),
@@ -50,6 +54,8 @@ pub(super) struct Weather {
     pub(super) random: Random,
     /// How many controllers there are.
     pub(super) replicas: usize,
+    /// How the user agents begin whose calls have faults.
+    pub(super) agents: &'static [&'static str],
     pub(super) drawn: Drawn,
     /// Faults that end at a time.
     pub(super) on: Vec<(Instant, FaultId)>,
@@ -89,10 +95,23 @@ impl Weather {
         }
     }
 
-    /// Lets this happen to some of the next writes of this kind, of any controller.
-    fn write(&mut self, effect: Effect) {
+    /// Whose calls the next fault concerns.
+    fn agent(&mut self) -> &'static str {
+        match self.agents {
+            [one] => one,
+            several => self.random.pick::<&str>(several),
+        }
+    }
+
+    /// Lets this happen to some of the next writes of this kind.
+    fn write(&mut self, mut effect: Effect) {
         let (verbs, kind) = *self.random.pick(&WRITES);
-        let (verbs, agent) = (verbs.to_vec(), Some(CONTROLLER.to_owned()));
+        let (verbs, agent) = (verbs.to_vec(), Some(self.agent().to_owned()));
+        if let Effect::Delay(time) = &mut effect
+            && agent.as_deref() == Some(AGENT)
+        {
+            *time = (*time).min(AGENT_DELAY_MAX);
+        }
         let matcher = Matcher { verbs, kind, agent, ..Matcher::default() };
         let times = self.random.between(1, 4) as u32;
         let fault = self.api.inject(Fault::of(matcher, effect).times(times));
@@ -148,10 +167,11 @@ impl Weather {
         self.api.set_watch_lag(kind, lag);
     }
 
-    /// The API server restarts: for some seconds it takes no calls of controllers.
+    /// The API server restarts, or its path breaks: for some seconds it takes no calls.
     fn outage(&mut self) {
         self.drawn.outages += 1;
-        self.all_calls(CONTROLLER, Effect::LoseRequest, (1_000, 12_000));
+        let agent = self.agent();
+        self.all_calls(agent, Effect::LoseRequest, (1_000, 12_000));
         for kind in Kind::ALL {
             self.api.cut_watches(kind, true);
         }

@@ -43,7 +43,26 @@ pub(super) enum Exactness {
     MorePods,
     /// Pods may fail that their scripts let succeed, too.
     LostPods,
+    /// The same, and pods run long enough that a shutdown ends some.
+    Shutdown,
 }
+
+impl Exactness {
+    /// Whether pods may fail that their scripts let succeed.
+    fn is_lossy(self) -> bool {
+        matches!(self, Self::LostPods | Self::Shutdown)
+    }
+}
+
+/// What pods do at SIGTERM.
+const ON_TERM: [&str; 6] = [
+    "",
+    "on-term=143 after=2s",
+    "on-term=143 after=8s",
+    "on-term=ignore",
+    "on-term=7",
+    "on-term=0",
+];
 
 impl Plot {
     /// The n-th Job. Where pods may be lost, the Job outlives it.
@@ -53,9 +72,15 @@ impl Plot {
             deleted, removed,
         ];
         let of_lossy = [succeed, indexed, ignored];
-        let choices = if exactness == Exactness::LostPods { &of_lossy[..] } else { &of_all };
-        let (kind, mut spec, script, expect) = random.pick(choices)(random);
-        if exactness == Exactness::LostPods && kind != "ignored" {
+        let choices = if exactness.is_lossy() { &of_lossy[..] } else { &of_all };
+        let (kind, mut spec, mut script, expect) = random.pick(choices)(random);
+        if exactness == Exactness::Shutdown {
+            let is_long = random.percent(40);
+            let seconds = if is_long { random.between(90, 240) } else { random.between(5, 60) };
+            let on_term = random.pick(&ON_TERM);
+            script = format!("succeed after={seconds}s {on_term}");
+        }
+        if exactness.is_lossy() && kind != "ignored" {
             spec["backoffLimit"] = 50.into();
         }
         if random.percent(40) && spec.get("podFailurePolicy").is_none() {
@@ -68,6 +93,10 @@ impl Plot {
                 "containers": [{"name": "main", "image": "none"}],
             },
         });
+        if exactness == Exactness::Shutdown && random.percent(40) {
+            spec["template"]["spec"]["priorityClassName"] = "system-cluster-critical".into();
+            spec["template"]["spec"]["priority"] = 2_000_000_000.into();
+        }
         let name = format!("{kind}-{number}");
         let job = json!({
             "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec,
@@ -103,7 +132,9 @@ impl Plot {
             // A pod that would have failed may be deleted as excess first.
             Exactness::MorePods if kind == "Complete" => failed <= *expect.failed.end(),
             Exactness::MorePods => failed >= *expect.failed.start(),
-            Exactness::LostPods => !name.starts_with("ignored") || failed == 0,
+            Exactness::LostPods | Exactness::Shutdown => {
+                !name.starts_with("ignored") || failed == 0
+            }
         };
         if !fits {
             let expected = &expect.failed;

@@ -5,13 +5,16 @@ use std::task::{Context, Poll};
 
 use epilogue_runtime::rate_limit::{RateLimit, RateLimited};
 use futures::future::BoxFuture;
-use http::{HeaderValue, Method, Request, Response, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full};
 use kube::Client;
 use kube::client::{Body, ClientBuilder};
 use lab::nodes::SCRIPT_ANNOTATION;
 use model_api::{Kind, ModelApi, ReplyBody};
 use serde_json::{Value, json};
 use tower::{BoxError, Service};
+
+use super::node_ledger::TAINT;
 
 /// A mistake that a controller could make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,34 @@ pub(super) enum Sabotage {
     SpoilStatus,
     /// Goes on to write when all is done.
     NeverRest,
+    /// Calls pods Failed when it sets DisruptionTarget.
+    FailAtOnce,
+    /// Never sets DisruptionTarget.
+    NeverMark,
+    /// Never clears DisruptionTarget.
+    NeverClear,
+    /// Sets DisruptionTarget by a patch that the API refuses.
+    SpoilMark,
+    /// Never removes its taint.
+    KeepTaint,
+    /// Never calls a pod Failed, nor deletes it.
+    NeverReport,
+    /// Is gone as soon as a shutdown is announced.
+    LeaveAtOnce,
+}
+
+impl Sabotage {
+    /// Whether it is an agent's mistake.
+    pub(super) fn is_agents(self) -> bool {
+        use Sabotage::{FailAtOnce, LeaveAtOnce, NeverMark, NeverReport, SpoilMark};
+        self.is_of_cancels()
+            || matches!(self, FailAtOnce | LeaveAtOnce | NeverMark | NeverReport | SpoilMark)
+    }
+
+    /// Whether it is an agent's mistake after a cancelled shutdown.
+    pub(super) fn is_of_cancels(self) -> bool {
+        matches!(self, Self::NeverClear | Self::KeepTaint)
+    }
 }
 
 /// A connection to the model, with a user agent.
@@ -56,9 +87,17 @@ impl Wire {
         ClientBuilder::new(limited, "default").build()
     }
 
+    /// A client without any handling of its own, as the agent's.
+    pub(super) fn plain_client(self) -> Client {
+        ClientBuilder::new(self, "default").build()
+    }
+
     async fn send(self, request: Request<Body>) -> Result<Response<ReplyBody>, BoxError> {
         let (mut parts, body) = request.into_parts();
         parts.headers.insert(header::USER_AGENT, self.agent.clone());
+        if parts.uri.query().is_some_and(|query| query.contains("dryRun=All")) {
+            return Ok(forbidden());
+        }
         let bytes = body.collect_bytes().await?.to_vec();
         let (mut body, mut before) = (bytes.clone(), None);
         if let Some(sabotage) = self.sabotage
@@ -130,10 +169,51 @@ impl Wire {
                 request.headers_mut().insert(header::CONTENT_TYPE, merge);
                 return Some(request);
             }
+            Sabotage::FailAtOnce if marks(object, "True") => {
+                object["status"]["phase"] = "Failed".into();
+            }
+            Sabotage::NeverMark if marks(object, "True") => {
+                let conditions = object["status"]["conditions"].as_array_mut()?;
+                conditions.retain(|it| it["type"] != "DisruptionTarget");
+            }
+            Sabotage::NeverClear if marks(object, "False") => parts.method = Method::GET,
+            Sabotage::SpoilMark if marks(object, "True") => {
+                let unknown = HeaderValue::from_static("application/unknown");
+                parts.headers.insert(header::CONTENT_TYPE, unknown);
+            }
+            Sabotage::KeepTaint => {
+                let taints = object["spec"]["taints"].as_array();
+                if taints.is_some_and(|taints| taints.iter().all(|it| it["key"] != TAINT)) {
+                    parts.method = Method::GET;
+                }
+            }
+            Sabotage::NeverReport if object["status"]["phase"] == "Failed" => {
+                parts.method = Method::GET;
+            }
+            Sabotage::NeverReport if parts.method == Method::DELETE => parts.method = Method::GET,
             _ => {}
         }
         None
     }
+}
+
+/// Whether a patch sets DisruptionTarget to this.
+fn marks(patch: &Value, status: &str) -> bool {
+    let mut conditions = patch["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|it| it["type"] == "DisruptionTarget" && it["status"] == status)
+}
+
+/// The answer of the agent's policies, which the model has not: the agent tries them by dry runs.
+fn forbidden() -> Response<ReplyBody> {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "message": "denied by a policy", "reason": "Forbidden", "code": 403,
+    });
+    let mut response = Response::new(
+        Full::new(status.to_string().into()).map_err(|never| match never {}).boxed_unsync(),
+    );
+    *response.status_mut() = StatusCode::FORBIDDEN;
+    response
 }
 
 fn copy(parts: &http::request::Parts, path: &str, body: &Value) -> Request<Body> {

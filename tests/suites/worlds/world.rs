@@ -1,6 +1,7 @@
-//! A world: the model of the API, the simulated kubelets, one or two controllers as they ship, and
-//! users who create Jobs. It runs in paused time, by seed.
+//! A world: the model of the API, the simulated kubelets, one or two controllers and maybe an agent
+//! as they ship, and users who create Jobs. It runs in paused time, by seed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser as _;
@@ -13,7 +14,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
-use lab::nodes::{self, SimulatedNodes};
+use lab::nodes::{self, Bind, SimulatedNodes};
 use model_api::{Access, Kind, ModelApi, Verb};
 use serde_json::{Value, json};
 use simulation::controller::Random;
@@ -22,9 +23,12 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::faults::{Drawn, Weather};
+use super::host::{AGENT, Host};
 use super::ledger::{self, CONTROLLER};
+use super::node_ledger::{self, Met};
 use super::plan_checks::PlanChecks;
 use super::plots::{Exactness, Plot, condition};
+use super::shutdown::{Kubelet, Plan, Shutdown, Story};
 use super::wire::{Sabotage, Wire};
 
 /// The namespace of all Jobs.
@@ -32,6 +36,8 @@ pub(super) const NAMESPACE: &str = "default";
 /// The lease of the controllers, and its namespace.
 pub(super) const LEASE: &str = "epilogue-controller";
 pub(super) const LEASES: &str = "kube-system";
+/// The node that shuts down.
+const SHUT_DOWN: &str = "sim-0";
 /// The finalizer of pods that are not counted yet.
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 /// Jobs are created within this time, in ms.
@@ -58,6 +64,10 @@ pub(super) struct Options {
     pub(super) faults: bool,
     /// A node is lost, and pod GC runs.
     pub(super) loses_node: bool,
+    /// A node shuts down, with its agent.
+    pub(super) shuts_down: bool,
+    /// The shutdown is cancelled.
+    pub(super) cancels: bool,
     pub(super) sabotage: Option<Sabotage>,
 }
 
@@ -69,6 +79,8 @@ pub(super) struct Report {
     pub(super) drawn: Drawn,
     /// How many controllers ended and were started again.
     pub(super) restarts: u32,
+    /// The shutdown of the node, if it had one, and what the verdicts met.
+    pub(super) story: Option<(Story, Met)>,
 }
 
 /// Runs a world to its end.
@@ -93,6 +105,8 @@ struct World {
     exactness: Exactness,
     api: ModelApi,
     nodes: SimulatedNodes,
+    shutdown: Option<Shutdown>,
+    story: Option<Story>,
     stop: CancellationToken,
     controllers: Vec<JoinHandle<(u32, Vec<String>)>>,
     plots: Vec<Plot>,
@@ -106,17 +120,37 @@ impl World {
         let start: Timestamp = "2026-11-20T00:00:00Z".parse().expect("must be a time");
         let api = ModelApi::new(start);
         let clock = Clock::of_tokio(api.now());
-        let of_nodes =
-            nodes::Options { nodes: 3, heartbeat: None, clock, ..nodes::Options::default() };
+        let host = options.shuts_down.then(|| Arc::new(Host::new(SHUT_DOWN, &api, clock)));
+        let of_nodes = match &host {
+            None => nodes::Options { heartbeat: None, ..nodes::Options::default() },
+            Some(host) => nodes::Options {
+                bind: Bind::Untainted,
+                observer: Some(host.observer()),
+                ..nodes::Options::default()
+            },
+        };
+        let of_nodes = nodes::Options { nodes: 3, clock, ..of_nodes };
         let nodes = SimulatedNodes::start(api.client("kubelet/1"), of_nodes).await;
         let nodes = nodes.expect("the nodes must start");
         let exactness = match options {
+            Options { shuts_down: true, .. } => Exactness::Shutdown,
             Options { loses_node: true, .. } => Exactness::LostPods,
             Options { standby: false, faults: false, .. } => Exactness::Exact,
             _ => Exactness::MorePods,
         };
-        let count = 3 + random.below(4);
+        let count = if options.shuts_down { 5 } else { 3 } + random.below(4);
         let plots = (0..count).map(|number| Plot::draw(&mut random, number, exactness)).collect();
+        let shutdown = host.map(|host| {
+            host.set_signaller(nodes.signaller());
+            let of = Random::new(random.below(1 << 30) as u64);
+            let sabotage = options.sabotage.filter(|it| it.is_agents());
+            let kubelet = if options.cancels { Kubelet::Plain } else { Kubelet::of_seed(seed) };
+            let plan =
+                Plan { kubelet, crashes: options.faults, cancels: options.cancels, sabotage };
+            let mut shutdown = Shutdown::new(host, &api, of, plan);
+            shutdown.start_agent();
+            shutdown
+        });
         let (stop, controllers) = (CancellationToken::new(), Vec::new());
         let (violations, drawn) = (Vec::new(), Drawn::default());
         let mut world = Self {
@@ -125,6 +159,8 @@ impl World {
             exactness,
             api,
             nodes,
+            shutdown,
+            story: None,
             stop,
             controllers,
             plots,
@@ -137,7 +173,8 @@ impl World {
         }
         let names = if options.standby { &["a", "b"][..] } else { &["a"] };
         for name in names {
-            let wire = Wire::new(&world.api, &format!("{CONTROLLER}{name}"), options.sabotage);
+            let sabotage = options.sabotage.filter(|it| !it.is_agents());
+            let wire = Wire::new(&world.api, &format!("{CONTROLLER}{name}"), sabotage);
             let may_end = options.faults || options.standby;
             let stop = world.stop.clone();
             let crashes = options.faults.then(|| Random::new(world.random.below(1 << 30) as u64));
@@ -153,7 +190,10 @@ impl World {
         let weather = self.options.faults.then(|| {
             let random = Random::new(self.random.below(usize::MAX) as u64);
             let (api, replicas) = (self.api.clone(), self.controllers.len());
-            let weather = Weather { api, random, replicas, drawn: Drawn::default(), on: vec![] };
+            let both: &[&str] = &[CONTROLLER, AGENT];
+            let agents = if self.options.shuts_down { both } else { &[CONTROLLER] };
+            let (drawn, on) = (Drawn::default(), Vec::new());
+            let weather = Weather { api, random, replicas, agents, drawn, on };
             tokio::spawn(weather.blow())
         });
         let begun = Instant::now();
@@ -171,6 +211,13 @@ impl World {
         }
         if self.options.loses_node {
             self.lose_node().await;
+        }
+        if let Some(shutdown) = &mut self.shutdown {
+            let story = shutdown.play(&self.nodes).await;
+            if story.off.is_some() {
+                shutdown.remove_node().await;
+            }
+            self.story = Some(story);
         }
         if let Some(weather) = weather {
             self.drawn = weather.await.expect("the faults must end");
@@ -220,13 +267,25 @@ impl World {
                 Err(_) => self.violations.push("a controller does not stop".to_owned()),
             }
         }
+        if let Some(shutdown) = &mut self.shutdown {
+            self.violations.extend(shutdown.stop().await);
+        }
         let log = self.api.take_log();
+        let story = self.judge_story(&log);
         self.check_rest(&log, rests, ended);
         self.check_objects();
         let is_bounded = self.exactness == Exactness::Exact;
         self.violations.extend(ledger::judge(&log, is_bounded));
         self.nodes.stop().await.expect("the nodes must stop");
-        Report { violations: self.violations, log, drawn: self.drawn, restarts }
+        Report { violations: self.violations, log, drawn: self.drawn, restarts, story }
+    }
+
+    fn judge_story(&mut self, log: &[Access]) -> Option<(Story, Met)> {
+        let mut story = self.story.take()?;
+        story.deeds = self.shutdown.as_ref()?.host.deeds();
+        let (violations, met) = node_ledger::judge(&story, log, !self.options.faults);
+        self.violations.extend(violations);
+        Some((story, met))
     }
 
     fn check_rest(&mut self, log: &[Access], rests: Timestamp, ended: Timestamp) {

@@ -3,7 +3,7 @@
 //! dropped.
 //!
 //! Other test programs of the agent include it by `#[path = "../cri/double/mod.rs"]`.
-#![allow(dead_code, reason = "each test program uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
 mod faults;
 mod pods;
@@ -14,14 +14,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use epilogue_runtime::clock::Clock;
 use futures::stream;
 use tokio::net::UnixListener;
 use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use faults::{Call, Fault, Seen};
 pub(crate) use pods::{ContainerFact, PodBuilder};
-pub(crate) use process::Script;
-use service::{Service, World};
+pub(crate) use process::{Exit, Process, Script};
+pub(crate) use service::{Service, World};
 
 /// A running double.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl CriDouble {
         let dir = socket.parent().expect("must lie in a directory");
         fs::create_dir_all(dir).expect("the root must be writable");
         let host = runtime();
-        let world = Arc::new(World::new(host.handle().clone()));
+        let world = Arc::new(World::new(host.handle().clone(), Clock::MACHINE));
         let mut double = Self { socket: socket.to_owned(), world, server: None, host: Some(host) };
         double.listen();
         double

@@ -43,6 +43,27 @@ pub(crate) struct ContainerFact {
     pub(crate) started: bool,
 }
 
+impl World {
+    /// Adds a pod whose one container is this process, which a model runs.
+    pub(crate) fn add_model(&self, uid: &str, name: &str, process: Process) {
+        let sandbox = self.add_sandbox(|number, created_at| Sandbox {
+            id: format!("sandbox{number}"),
+            uid: uid.to_owned(),
+            ready: true,
+            created_at,
+        });
+        self.add_container(|number, created_at| Record {
+            id: format!("container{number}"),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            sandbox,
+            created_at,
+            process: Some(process),
+            layer: 0,
+        });
+    }
+}
+
 /// A pod under construction.
 #[derive(Debug)]
 pub(crate) struct PodBuilder {

@@ -1,8 +1,10 @@
 //! Runs a process as a container: in its own process group, ended by signals, with its real exit
 //! code.
 
+use std::fmt;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill, killpg};
@@ -38,9 +40,27 @@ pub(crate) struct Exit {
 
 /// A started process.
 #[derive(Clone, Debug)]
-pub(super) struct Process {
-    group: Pid,
+pub(crate) struct Process {
+    body: Body,
     exit: watch::Receiver<Option<Exit>>,
+}
+
+/// What receives the signals.
+#[derive(Clone)]
+enum Body {
+    /// A process group of this machine.
+    Group(Pid),
+    /// A model of one.
+    Model(Arc<dyn Fn(Signal) + Send + Sync>),
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Group(group) => write!(formatter, "{group}"),
+            Self::Model(_) => formatter.write_str("a model"),
+        }
+    }
 }
 
 impl Script {
@@ -84,7 +104,7 @@ impl Script {
             let _ = sender.send(Some(ended(&mut child, group).await));
         });
         set_up.await.expect("the process must say that it is ready");
-        let process = Process { group, exit };
+        let process = Process { body: Body::Group(group), exit };
         if matches!(self, Self::Exits(_)) {
             process.ended().await;
         }
@@ -111,6 +131,14 @@ pub(super) fn now() -> i64 {
 }
 
 impl Process {
+    /// A model of a process, which receives signals and says when it has ended.
+    pub(crate) fn model(
+        signal: impl Fn(Signal) + Send + Sync + 'static,
+        exit: watch::Receiver<Option<Exit>>,
+    ) -> Self {
+        Self { body: Body::Model(Arc::new(signal)), exit }
+    }
+
     /// How it ended, if it has.
     pub(super) fn exit(&self) -> Option<Exit> {
         *self.exit.borrow()
@@ -124,15 +152,19 @@ impl Process {
 
     /// Sends SIGTERM to the first process, as runtimes do.
     pub(super) fn terminate(&self) {
-        if self.exit().is_none() {
-            let _ = kill(self.group, Signal::SIGTERM);
+        match &self.body {
+            _ if self.exit().is_some() => {}
+            Body::Group(group) => drop(kill(*group, Signal::SIGTERM)),
+            Body::Model(signal) => signal(Signal::SIGTERM),
         }
     }
 
     /// Sends SIGKILL to the whole group.
     pub(super) fn kill(&self) {
-        if self.exit().is_none() {
-            let _ = killpg(self.group, Signal::SIGKILL);
+        match &self.body {
+            _ if self.exit().is_some() => {}
+            Body::Group(group) => drop(killpg(*group, Signal::SIGKILL)),
+            Body::Model(signal) => signal(Signal::SIGKILL),
         }
     }
 }

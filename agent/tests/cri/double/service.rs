@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use epilogue_agent::cri::stats::{ListContainerStatsRequest, ListContainerStatsResponse};
 use epilogue_agent::cri::wire::{self, Call as _, Empty};
+use epilogue_runtime::clock::Clock;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
@@ -18,14 +19,15 @@ use tonic_prost::ProstCodec;
 
 use super::faults::{Call, Faults, Rest, Seen};
 use super::pods::{ContainerFact, Record, Sandbox};
-use super::process::{Process, now};
+use super::process::Process;
 
 /// All state of the double.
 #[derive(Debug)]
-pub(super) struct World {
+pub(crate) struct World {
     pub(super) faults: Faults,
     /// The runtime that waits for processes.
     pub(super) host: Handle,
+    clock: Clock,
     things: Mutex<Things>,
 }
 
@@ -37,19 +39,33 @@ struct Things {
 }
 
 impl World {
-    pub(super) fn new(host: Handle) -> Self {
-        Self { faults: Faults::default(), host, things: Mutex::default() }
+    pub(crate) fn new(host: Handle, clock: Clock) -> Self {
+        Self { faults: Faults::default(), host, clock, things: Mutex::default() }
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Things) -> T) -> T {
         work(&mut self.things.lock().expect("no holder panics"))
     }
 
+    /// In ns since 1970.
+    fn now(&self) -> i64 {
+        i64::try_from(self.clock.now().as_nanosecond()).expect("it must be before 2262")
+    }
+
+    /// Removes all of a pod.
+    pub(crate) fn remove_pod(&self, uid: &str) {
+        self.with(|things| {
+            things.containers.retain(|container| container.uid != uid);
+            things.sandboxes.retain(|sandbox| sandbox.uid != uid);
+        });
+    }
+
     /// Adds what `make` builds from a number and a time of creation; returns its id.
     pub(super) fn add_sandbox(&self, make: impl FnOnce(i64, i64) -> Sandbox) -> String {
+        let now = self.now();
         self.with(|things| {
             things.made += 1;
-            let sandbox = make(things.made, now() + things.made);
+            let sandbox = make(things.made, now + things.made);
             let id = sandbox.id.clone();
             things.sandboxes.push(sandbox);
             id
@@ -57,9 +73,10 @@ impl World {
     }
 
     pub(super) fn add_container(&self, make: impl FnOnce(i64, i64) -> Record) {
+        let now = self.now();
         self.with(|things| {
             things.made += 1;
-            let container = make(things.made, now() + things.made);
+            let container = make(things.made, now + things.made);
             things.containers.push(container);
         });
     }
@@ -269,10 +286,10 @@ impl World {
 
 /// Serves the world over gRPC.
 #[derive(Clone, Debug)]
-pub(super) struct Service(Arc<World>);
+pub(crate) struct Service(Arc<World>);
 
 impl Service {
-    pub(super) fn new(world: Arc<World>) -> Self {
+    pub(crate) fn new(world: Arc<World>) -> Self {
         Self(world)
     }
 }

@@ -1,0 +1,236 @@
+//! A node with its agent: its files, its bus, its runtime, and the agent's process as it ships.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use clap::Parser as _;
+use epilogue_agent::args::{Args, Command};
+use epilogue_agent::clock::Clock as AgentClock;
+use epilogue_agent::cri::{Client as RuntimeClient, Runtime};
+use epilogue_agent::environment::Environment;
+use epilogue_agent::host::Host as HostFiles;
+use epilogue_agent::run;
+use epilogue_runtime::clock::Clock;
+use futures::stream;
+use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
+use lab::nodes::processes::{Change, Observer, Processes, Signal};
+use model_api::ModelApi;
+use nix::sys::signal::Signal as UnixSignal;
+use tempfile::TempDir;
+use tokio::io::duplex;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Endpoint, Server};
+
+use super::bus::Bus;
+use super::login1::Login1;
+use super::systemd1;
+use super::wire::{Sabotage, Wire};
+use crate::agent::double::{Exit, Process, Service, World as RuntimeModel};
+
+/// How the user agent of an agent begins.
+pub(super) const AGENT: &str = "epilogue-agent/";
+/// The delay that logind grants at first, in seconds; the agent raises it.
+const DELAY_SECONDS: u64 = 5;
+/// The kubelet's unit, and its process.
+const UNIT: &str = "kubelet.service";
+const PID: u32 = 700;
+/// The capacity of a connection to the runtime, in bytes.
+const PIPE_BYTES: usize = 1 << 16;
+
+type Signaller = Box<dyn Fn(String, Signal) + Send + Sync>;
+
+/// What the processes of a pod did, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Deed {
+    pub(super) at: Timestamp,
+    /// The newest version of the API at that moment.
+    pub(super) version: u64,
+    pub(super) uid: String,
+    /// `None`: the node has removed all of the pod.
+    pub(super) now: Option<Processes>,
+}
+
+/// A node.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) name: String,
+    pub(super) bus: Bus,
+    root: TempDir,
+    clock: Clock,
+    runtime: Arc<RuntimeModel>,
+    processes: Arc<Table>,
+}
+
+/// The processes of the node.
+struct Table {
+    node: String,
+    api: ModelApi,
+    clock: Clock,
+    signaller: OnceLock<Signaller>,
+    exits: Mutex<BTreeMap<String, watch::Sender<Option<Exit>>>>,
+    deeds: Mutex<Vec<Deed>>,
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Table").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Host {
+    /// A node of this name whose kubelet lives.
+    pub(super) fn new(name: &str, api: &ModelApi, clock: Clock) -> Self {
+        let root = tempfile::tempdir().expect("must be creatable");
+        let boot_id = root.path().join("proc/sys/kernel/random/boot_id");
+        std::fs::create_dir_all(boot_id.parent().expect("must have one")).expect("must be made");
+        std::fs::write(boot_id, "first-boot\n").expect("must be writable");
+        let booted_at = clock.now().as_microsecond();
+        let systemd = systemd1::State {
+            unit: UNIT.to_owned(),
+            active: "active".to_owned(),
+            main_pid: PID,
+            booted_at: booted_at.try_into().expect("must be after 1970"),
+            ..systemd1::State::default()
+        };
+        let login1 = Arc::new(Login1::without_bus(root.path(), DELAY_SECONDS));
+        let bus = Bus { login1, systemd: Arc::new(Mutex::new(systemd)) };
+        let node = name.to_owned();
+        let table = Table {
+            node: node.clone(),
+            api: api.clone(),
+            clock,
+            signaller: OnceLock::new(),
+            exits: Mutex::default(),
+            deeds: Mutex::default(),
+        };
+        let runtime = Arc::new(RuntimeModel::new(Handle::current(), clock));
+        Self { name: node, bus, root, clock, runtime, processes: Arc::new(table) }
+    }
+
+    /// What tells the node's runtime of its pods' processes.
+    pub(super) fn observer(&self) -> Observer {
+        let (table, runtime) = (Arc::clone(&self.processes), Arc::clone(&self.runtime));
+        Observer::new(move |change| {
+            if change.node == table.node {
+                table.take(&runtime, change);
+            }
+        })
+    }
+
+    /// Sets what sends signals to the processes.
+    pub(super) fn set_signaller(&self, signaller: impl Fn(String, Signal) + Send + Sync + 'static) {
+        assert!(self.processes.signaller.set(Box::new(signaller)).is_ok(), "must be set once");
+    }
+
+    /// What the processes have done.
+    pub(super) fn deeds(&self) -> Vec<Deed> {
+        self.processes.deeds.lock().expect("no holder panics").clone()
+    }
+
+    /// Whether a process runs.
+    pub(super) fn runs(&self) -> bool {
+        let exits = self.processes.exits.lock().expect("no holder panics");
+        exits.values().any(|exit| exit.borrow().is_none())
+    }
+
+    /// The kubelet's process is gone.
+    pub(super) fn behead(&self) {
+        let mut systemd = self.bus.systemd.lock().expect("no holder panics");
+        (systemd.active, systemd.main_pid) = ("inactive".to_owned(), 0);
+    }
+
+    /// Runs the agent once.
+    pub(super) async fn run_agent(
+        &self,
+        api: &ModelApi,
+        sabotage: Option<Sabotage>,
+        stop: CancellationToken,
+    ) -> anyhow::Result<()> {
+        let root = format!("--root={}", self.root.path().display());
+        let node = format!("--node-name={}", self.name);
+        let arguments = [
+            "epilogue-agent",
+            "run",
+            &node,
+            &root,
+            "--kubelet-healthz-address=",
+            "--kubelet-address=",
+            "--metrics-bind-address=0",
+            "--pressure=off",
+            "--oom-causes=false",
+        ];
+        let args = Args::try_parse_from(arguments).expect("must be arguments");
+        let Command::Run(args) = args.command else { unreachable!("it is run") };
+        let config = args.config().expect("must be a configuration");
+        let client = Wire::new(api, &format!("{AGENT}{}", self.name), sabotage).plain_client();
+        let environment = Environment {
+            host: HostFiles::new(self.root.path().to_owned()).inline(),
+            reads: client.clone(),
+            writes: client,
+            links: Vec::new(),
+            token_file: None,
+            bus: self.bus.address(),
+            runtime: Some(Runtime::given(self.runtime_client())),
+            clock: AgentClock::given(self.clock),
+        };
+        run::work(config, environment, stop).await
+    }
+
+    fn runtime_client(&self) -> RuntimeClient {
+        let service = Service::new(Arc::clone(&self.runtime));
+        let connector = tower::service_fn(move |_| {
+            let (near, far) = duplex(PIPE_BYTES);
+            let one = stream::iter([Ok::<_, io::Error>(far)]);
+            tokio::spawn(Server::builder().serve_with_incoming(service.clone(), one));
+            async { Ok::<_, io::Error>(TokioIo::new(near)) }
+        });
+        let endpoint = Endpoint::from_static("http://runtime");
+        RuntimeClient::over(endpoint.connect_with_connector_lazy(connector))
+    }
+}
+
+impl Table {
+    fn take(self: &Arc<Self>, runtime: &RuntimeModel, change: Change<'_>) {
+        let at = self.clock.now();
+        let uid = change.uid.to_owned();
+        match change.now {
+            Some(Processes::Run) => {
+                let (sender, exit) = watch::channel(None);
+                let (table, of) = (Arc::clone(self), uid.clone());
+                let process = Process::model(
+                    move |signal| {
+                        let kills = signal == UnixSignal::SIGKILL;
+                        let signal = if kills { Signal::Kill } else { Signal::Term };
+                        let signaller = table.signaller.get().expect("must be set");
+                        signaller(of.clone(), signal);
+                    },
+                    exit,
+                );
+                self.exits.lock().expect("no holder panics").insert(uid.clone(), sender);
+                runtime.add_model(&uid, change.container, process);
+            }
+            Some(Processes::Exited(code)) => {
+                let finished_at = at.as_nanosecond().try_into().expect("must be before 2262");
+                let exits = self.exits.lock().expect("no holder panics");
+                if let Some(exit) = exits.get(&uid) {
+                    exit.send_replace(Some(Exit { code, finished_at }));
+                }
+            }
+            Some(Processes::None | Processes::End) => {}
+            None => {
+                self.exits.lock().expect("no holder panics").remove(&uid);
+                runtime.remove_pod(&uid);
+            }
+        }
+        self.deeds.lock().expect("no holder panics").push(Deed {
+            at,
+            version: self.api.version(),
+            uid,
+            now: change.now,
+        });
+    }
+}

@@ -1,0 +1,205 @@
+//! Judges the shutdown of a node from the API's log and from what the processes on the node did.
+//! Nothing of the code under test takes part.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use lab::nodes::processes::Processes;
+use model_api::{Access, Kind, Verb};
+use serde_json::Value;
+
+use super::host::{AGENT, Deed};
+use super::plots::condition;
+use super::shutdown::{Kubelet, Story};
+
+/// An agent may release its lock this long before logind's time is over, whatever is unreported.
+const RESERVE: SignedDuration = SignedDuration::from_secs(2);
+/// How long after a cancel marks may remain.
+const CLEARED_WITHIN: SignedDuration = SignedDuration::from_secs(30);
+/// The taint of a node that shuts down.
+pub(super) const TAINT: &str = "epilogue.dev/shutting-down";
+
+/// What is known of a pod of the node.
+#[derive(Clone, Debug, Default)]
+struct Pod {
+    name: String,
+    processes: Processes,
+    /// Its processes had to end after the announcement, and it was not deleted before.
+    is_ended_by_shutdown: bool,
+    /// Its deletion was asked for before the announcement, or by another than the agent.
+    is_unwanted: bool,
+    object: Value,
+    is_gone: bool,
+}
+
+/// What the verdicts met, so that a suite can require it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Met {
+    /// Pods that the shutdown ended and the API shows as Failed.
+    pub(super) failed: usize,
+    /// Those that the agent itself reported.
+    pub(super) failed_by_agent: usize,
+    /// Marks that the agent cleared.
+    pub(super) cleared: usize,
+}
+
+/// The violations of a shutdown. Without faults every end is reported before the machine goes off.
+pub(super) fn judge(story: &Story, log: &[Access], is_calm: bool) -> (Vec<String>, Met) {
+    let mut ledger = Ledger {
+        story,
+        pods: BTreeMap::new(),
+        has_released: false,
+        is_off: false,
+        is_cleared: false,
+        taints: Value::Null,
+        met: Met::default(),
+        violations: Vec::new(),
+    };
+    let mut deeds = story.deeds.iter().peekable();
+    for access in log {
+        while let Some(deed) = deeds.next_if(|deed| deed.version < access.version) {
+            ledger.pass(deed.at, is_calm);
+            ledger.deed(deed);
+        }
+        ledger.pass(access.at, is_calm);
+        ledger.access(access);
+    }
+    (ledger.violations, ledger.met)
+}
+
+struct Ledger<'a> {
+    story: &'a Story,
+    pods: BTreeMap<String, Pod>,
+    has_released: bool,
+    is_off: bool,
+    is_cleared: bool,
+    taints: Value,
+    met: Met,
+    violations: Vec<String>,
+}
+
+impl Ledger<'_> {
+    /// The time goes on to `now`: the lock may have been released, and the machine off.
+    fn pass(&mut self, now: Timestamp, is_calm: bool) {
+        let Story { released, crashed, due, off, cancelled, .. } = self.story;
+        if let Some(at) = released.filter(|at| *at < now && !self.has_released) {
+            self.has_released = true;
+            if crashed.is_none() && at + RESERVE < *due {
+                self.check_reports(at, "the lock is released");
+            }
+        }
+        if let Some((at, _)) = off.filter(|(at, _)| *at < now && !self.is_off) {
+            self.is_off = true;
+            if is_calm {
+                self.check_reports(at, "the machine goes off");
+            }
+        }
+        if cancelled.is_some_and(|at| at + CLEARED_WITHIN < now) && !self.is_cleared {
+            self.is_cleared = true;
+            self.check_cleared();
+        }
+    }
+
+    /// Each pod that has run here must be reported.
+    fn check_reports(&mut self, at: Timestamp, what: &str) {
+        // Who ended by itself under a dead kubelet, or with success, is not the agent's to report.
+        let is_excused = |pod: &Pod| match pod.processes {
+            Processes::None => true,
+            Processes::Exited(code) if self.story.kubelet == Kubelet::Dead => {
+                code == 0 || !pod.is_ended_by_shutdown
+            }
+            _ => false,
+        };
+        let is_unreported =
+            |pod: &&Pod| !pod.is_gone && !is_excused(pod) && !is_terminal(&pod.object);
+        let names: Vec<_> = self.pods.values().filter(is_unreported).map(|it| &it.name).collect();
+        if !names.is_empty() {
+            let Story { kubelet, due, .. } = self.story;
+            let text = format!("{at} {what}, due {due}, {kubelet:?}, with {names:?} unreported");
+            self.violations.push(text);
+        }
+    }
+
+    fn deed(&mut self, deed: &Deed) {
+        let pod = self.pods.entry(deed.uid.clone()).or_default();
+        let Some(now) = deed.now else { return pod.is_gone = true };
+        pod.processes = now;
+        let is_in_time = deed.at >= self.story.announced && self.story.cancelled.is_none();
+        if now == Processes::End && is_in_time && !pod.is_unwanted {
+            pod.is_ended_by_shutdown = true;
+        }
+    }
+
+    fn access(&mut self, access: &Access) {
+        let writes = !matches!(access.verb, Verb::Get | Verb::List | Verb::Watch);
+        if !writes || !matches!(access.code, 200 | 201) {
+            let is_invalid = matches!(access.code, 400 | 405 | 415 | 422);
+            if is_invalid && access.agent.starts_with(AGENT) {
+                let Access { verb, kind, name, answer, .. } = access;
+                let message = &answer["message"];
+                self.violations.push(format!("{verb:?} of {kind:?} {name} is invalid: {message}"));
+            }
+            return;
+        }
+        let object = &*access.answer;
+        match access.kind {
+            Kind::Node if object["metadata"]["name"] == self.story.node.as_str() => {
+                self.taints = object["spec"]["taints"].clone();
+            }
+            Kind::Pod if object["spec"]["nodeName"] == self.story.node.as_str() => {
+                self.pod(access, object);
+            }
+            _ => {}
+        }
+    }
+
+    fn pod(&mut self, access: &Access, object: &Value) {
+        let (at, is_agents) = (access.at, access.agent.starts_with(AGENT));
+        let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
+        let pod = self.pods.entry(uid.to_owned()).or_default();
+        object["metadata"]["name"].as_str().unwrap_or_default().clone_into(&mut pod.name);
+        if access.verb == Verb::Delete && (!is_agents || at < self.story.announced) {
+            pod.is_unwanted |= !pod.is_ended_by_shutdown;
+        }
+        let was_disrupted = condition(&pod.object, "DisruptionTarget").is_some();
+        let is_disrupted = condition(object, "DisruptionTarget").is_some();
+        let was_terminal = is_terminal(&pod.object);
+        pod.object = object.clone();
+        let pod = pod.clone();
+        let mut found = Vec::new();
+        self.met.cleared += usize::from(is_agents && was_disrupted && !is_disrupted);
+        let runs = matches!(pod.processes, Processes::Run | Processes::End) && !self.is_off;
+        if !was_terminal && is_terminal(object) {
+            if runs {
+                found.push("has ended in the API while its container runs");
+            }
+            let fails = object["status"]["phase"] == "Failed";
+            if fails && pod.is_ended_by_shutdown && !is_disrupted {
+                found.push("is Failed by the shutdown without DisruptionTarget");
+            }
+            self.met.failed += usize::from(fails && pod.is_ended_by_shutdown);
+            self.met.failed_by_agent += usize::from(fails && is_agents);
+        }
+        let name = &pod.name;
+        self.violations.extend(found.into_iter().map(|it| format!("{at} {name} {it}")));
+    }
+
+    /// After a cancel nothing may remain on what lives.
+    fn check_cleared(&mut self) {
+        for pod in self.pods.values().filter(|pod| !pod.is_gone) {
+            let is_deleting = pod.object["metadata"].get("deletionTimestamp").is_some();
+            let is_marked = condition(&pod.object, "DisruptionTarget").is_some();
+            if is_marked && !is_deleting && !is_terminal(&pod.object) {
+                self.violations.push(format!("{} lives and keeps its mark", pod.name));
+            }
+        }
+        let mut taints = self.taints.as_array().into_iter().flatten();
+        if taints.any(|taint| taint["key"] == TAINT) {
+            self.violations.push(format!("{} keeps its taint", self.story.node));
+        }
+    }
+}
+
+fn is_terminal(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
