@@ -1,12 +1,13 @@
 //! Tests that Jobs count each pod once through outages, on an API of their own: etcd restored from a
 //! snapshot; etcd, kube-apiserver and the leader killed; the controller's path slow, silent or cut;
-//! its token and its authority replaced.
+//! its token and its authority replaced; both programs upgraded and rolled back.
 
 mod credentials;
 mod jobs;
 mod network;
 mod stage;
 mod takeover;
+mod versions;
 
 use lab::bed::job;
 use lab::control_plane::Part;

@@ -126,6 +126,8 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     (LAB, "jobs", "jobs::blind", Weight::Alongside, Duration::from_mins(10)),
     // It waits until a client notices that a connection is silent.
     (LAB, "outages", "outages::network::silent", Weight::Alongside, Duration::from_mins(10)),
+    // It compiles the programs of an earlier commit.
+    (LAB, "outages", "outages::versions", CORE, Duration::from_mins(30)),
     (LAB, "podgc", "podgc::proofs", Weight::Alongside, Duration::from_mins(8)),
     // It and the API server compute for as long as it may begin seeds.
     (LAB, "model_api", "", CORE, Duration::from_mins(8)),
