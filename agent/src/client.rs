@@ -1,11 +1,12 @@
 //! Makes the API's clients: one to read, one for the writes of a shutdown. Each has its own
-//! connection, so that no list and no event delays a write. Never limits or repeats a request: the
-//! core decides that.
+//! connection, so that no list and no event delays a write. Never limits a request, and repeats
+//! only one whose token was replaced: the core decides the rest.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use epilogue_runtime::token_file::TokenFile;
 use http::{HeaderMap, Response, header};
 use hyper::body::Incoming;
 use jiff::Timestamp;
@@ -52,10 +53,13 @@ impl LinkedClient {
     ) -> Result<Self, ClientError> {
         let target = Target::new(config, authorities).map_err(ClientError::Target)?;
         let link = Link::new(target);
-        let auth = config.auth_layer().map_err(ClientError::Credentials)?;
+        let token = TokenFile::of(config).map_err(ClientError::Credentials)?;
+        let auth = if token.is_none() { config.auth_layer() } else { Ok(None) };
+        let auth = auth.map_err(ClientError::Credentials)?;
         let headers = config.extra_headers_layer().map_err(ClientError::Credentials)?;
         let service = ServiceBuilder::new()
             .layer(config.base_uri_layer())
+            .option_layer(token)
             .option_layer(auth)
             .layer(headers)
             .map_response(move |reply: Response<Incoming>| {

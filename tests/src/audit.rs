@@ -78,6 +78,11 @@ impl Drop for Audit {
     }
 }
 
+/// The entries so far, one a line: of the requests that our accounts were answered.
+pub fn entries(cluster: &Cluster) -> String {
+    cluster.lab_dir().map(|dir| read(&dir.join(LOG))).unwrap_or_default()
+}
+
 fn read(log: &Path) -> String {
     // The server may be in the middle of a line.
     String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()

@@ -44,6 +44,33 @@ pub fn with_token(mut kubeconfig: Kubeconfig, token: &str) -> Kubeconfig {
     kubeconfig
 }
 
+/// The same cluster, with the bearer token that a file holds by then in place of any identity.
+pub fn with_token_file(mut kubeconfig: Kubeconfig, path: &Path) -> Kubeconfig {
+    let token_file = Some(path.display().to_string());
+    let auth_info = AuthInfo { token_file, ..AuthInfo::default() };
+    for user in &mut kubeconfig.auth_infos {
+        user.auth_info = Some(auth_info.clone());
+    }
+    kubeconfig
+}
+
+/// The same, where the API has this address.
+pub fn at(mut kubeconfig: Kubeconfig, server: &str) -> Kubeconfig {
+    for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+        cluster.server = Some(server.to_owned());
+    }
+    kubeconfig
+}
+
+/// The same, with the authorities that a file holds by then.
+pub fn with_authority_file(mut kubeconfig: Kubeconfig, path: &Path) -> Kubeconfig {
+    for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+        cluster.certificate_authority_data = None;
+        cluster.certificate_authority = Some(path.display().to_string());
+    }
+    kubeconfig
+}
+
 /// The same cluster without an identity, for proxies that pass on the identity of their callers.
 pub fn without_identity(mut kubeconfig: Kubeconfig) -> Kubeconfig {
     for user in &mut kubeconfig.auth_infos {

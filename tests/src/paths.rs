@@ -61,6 +61,11 @@ impl LabDir {
         self.root.join("promtool")
     }
 
+    /// The sources and programs of earlier commits, for tests of upgrades.
+    pub fn former(&self) -> PathBuf {
+        self.root.join("former")
+    }
+
     /// Images of machines and what belongs to them.
     pub fn images(&self) -> PathBuf {
         self.cache.join("images")

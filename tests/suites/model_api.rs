@@ -25,7 +25,9 @@ use run::play;
 const REQUESTS: usize = 250;
 /// Seeds that run at once, each in a namespace of its own.
 const AT_ONCE: u64 = 3;
-/// How long new seeds begin, if no number of requests is asked for.
+/// Seeds of each run, if no number of requests is asked for.
+const SEEDS: u64 = 6;
+/// How long new seeds begin in the longer run.
 const BEGINS_WITHIN: Duration = Duration::from_secs(30);
 /// Seeds within which a changed model must be found.
 const SEEDS_OF_A_FLAW: u64 = 12;
@@ -39,13 +41,8 @@ fn cluster() -> Cluster {
     Cluster::of_tests("model_api").expect("the suite's cluster")
 }
 
-#[tokio::test]
-async fn rare_random_requests_get_the_same_answers_from_the_model_as_from_the_api() {
-    if let Some(seed) = number("EPILOGUE_MODEL_SEED") {
-        let outcome = play(&cluster(), seed, REQUESTS, None).await;
-        return outcome.unwrap_or_else(|difference| panic!("{difference}"));
-    }
-    let seeds = number("EPILOGUE_MODEL_REQUESTS").map(|it| it.div_ceil(REQUESTS as u64));
+/// Plays so many seeds, or those that begin in time.
+async fn plays(seeds: Option<u64>) {
     let begun = Instant::now();
     let mut seed = 0;
     let goes_on = |seed: u64| match seeds {
@@ -64,7 +61,22 @@ async fn rare_random_requests_get_the_same_answers_from_the_model_as_from_the_ap
 }
 
 #[tokio::test]
-async fn rare_a_model_that_is_changed_in_one_rule_is_found() {
+async fn random_requests_get_the_same_answers_from_the_model_as_from_the_api() {
+    if let Some(seed) = number("EPILOGUE_MODEL_SEED") {
+        let outcome = play(&cluster(), seed, REQUESTS, None).await;
+        return outcome.unwrap_or_else(|difference| panic!("{difference}"));
+    }
+    let asked_for = number("EPILOGUE_MODEL_REQUESTS").map(|it| it.div_ceil(REQUESTS as u64));
+    plays(Some(asked_for.unwrap_or(SEEDS))).await;
+}
+
+#[tokio::test]
+async fn rare_random_requests_get_the_same_answers_for_half_a_minute() {
+    plays(None).await;
+}
+
+#[tokio::test]
+async fn a_model_that_is_changed_in_one_rule_is_found() {
     let cluster = cluster();
     for flaw in Flaw::ALL {
         let mut found = None;

@@ -20,6 +20,7 @@ use tower::{BoxError, ServiceBuilder};
 
 use crate::authorities;
 use crate::rate_limit::{Backlog, RateLimit, RateLimited};
+use crate::token_file::TokenFile;
 
 /// The kubelet sets this variable in every container; its presence means that we run in a pod.
 const IN_CLUSTER_ENV: &str = "KUBERNETES_SERVICE_HOST";
@@ -129,7 +130,7 @@ pub async fn connect_limited(options: &ClientOptions) -> Result<(Client, Backlog
 
 /// Sends requests with the configuration's address, credentials and headers. It is `kube`'s own
 /// stack but for HTTP/2, which `kube` does not offer: one connection then carries all calls and
-/// watches, and one read takes in the replies of several calls.
+/// watches, and one read takes in the replies of several calls; and but for a token file.
 fn sender(config: &Config, authorities: Option<PathBuf>) -> Result<Sender, kube::Error> {
     if config.proxy_url.is_some() {
         // Refuses a proxy that this build cannot use.
@@ -147,9 +148,12 @@ fn sender(config: &Config, authorities: Option<PathBuf>) -> Result<Sender, kube:
         .http2_keep_alive_interval(PING_INTERVAL)
         .http2_keep_alive_timeout(PING_REPLY_MAX)
         .build(connector);
+    let token = TokenFile::of(config)?;
+    let auth = if token.is_none() { config.auth_layer()? } else { None };
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
+        .option_layer(token)
+        .option_layer(auth)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .service(connections);

@@ -17,5 +17,6 @@ pub mod reply;
 pub mod signals;
 pub mod tasks;
 pub mod telemetry;
+pub mod token_file;
 pub mod traces;
 pub mod watch;

@@ -209,7 +209,8 @@ fn may_repeat(request: &Request<Body>) -> bool {
     !request.uri().path().ends_with("/eviction")
 }
 
-fn copy(request: &Request<Body>) -> Option<Request<Body>> {
+/// The same request; `None` if its body is a stream.
+pub(crate) fn copy(request: &Request<Body>) -> Option<Request<Body>> {
     let mut copy = Request::new(request.body().try_clone()?);
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();

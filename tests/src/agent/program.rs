@@ -62,6 +62,11 @@ impl Agent {
         Ok(())
     }
 
+    /// From the next start on, it is this program.
+    pub(super) fn replace_by(&mut self, binary: &Path) {
+        binary.clone_into(&mut self.program.path);
+    }
+
     pub(super) async fn stop(self) {
         self.process.stop(STOP_GRACE).await;
     }

@@ -277,6 +277,13 @@ impl Site {
         self.agent.start_again().expect("the agent starts again");
     }
 
+    /// Kills the agent by SIGKILL, and starts this program in its place.
+    pub async fn kill_and_restart_as(&mut self, binary: &std::path::Path) {
+        self.agent.kill().await;
+        self.agent.replace_by(binary);
+        self.agent.start_again().expect("the agent starts again");
+    }
+
     /// The keys of the node's taints, and the agent's annotation.
     pub async fn node(&self) -> (Vec<String>, Option<String>) {
         let nodes: Api<Node> = Api::all(self.client.clone());

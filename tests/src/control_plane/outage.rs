@@ -44,6 +44,11 @@ impl ControlPlane {
         }
     }
 
+    /// Adds a flag of kube-apiserver, from its next start on.
+    pub fn add_api_server_flag(&mut self, flag: String) {
+        self.options.api_server_flags.push(flag);
+    }
+
     /// Takes a snapshot of etcd, and returns its path. etcd stands still meanwhile, so that its
     /// files are as after a SIGKILL.
     pub fn snapshot_etcd(&mut self) -> Result<PathBuf, LabError> {

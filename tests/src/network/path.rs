@@ -1,4 +1,4 @@
-//! A TCP path with a latency, which can fall silent or be cut.
+//! A TCP path with a latency, which can fall silent, lose replies or be cut.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,15 +21,27 @@ pub enum PathState {
     Open(Duration),
     /// Nothing arrives, and neither end gets an error: the effect of a lost route.
     Silent,
+    /// Requests arrive, and replies are lost. A connection that has lost some breaks when it opens.
+    RepliesLost,
     /// Connections break, and no new one succeeds.
     Cut,
 }
+
+/// What connections follow.
+#[derive(Clone, Copy, Debug)]
+struct Now {
+    state: PathState,
+    /// Connections of former eras are silent.
+    era: u64,
+}
+
+type Follows = watch::Receiver<Now>;
 
 /// A path to one address. It ends when dropped.
 #[derive(Debug)]
 pub struct Path {
     address: SocketAddr,
-    state: watch::Sender<PathState>,
+    now: watch::Sender<Now>,
     accepting: JoinHandle<()>,
 }
 
@@ -38,9 +50,9 @@ impl Path {
     pub async fn open(to: SocketAddr, state: PathState) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
-        let state = watch::Sender::new(state);
-        let accepting = tokio::spawn(accept(listener, to, state.subscribe()));
-        Ok(Self { address, state, accepting })
+        let now = watch::Sender::new(Now { state, era: 0 });
+        let accepting = tokio::spawn(accept(listener, to, now.subscribe()));
+        Ok(Self { address, now, accepting })
     }
 
     /// The address where it begins.
@@ -50,7 +62,13 @@ impl Path {
 
     /// Changes the state from now on.
     pub fn set(&self, state: PathState) {
-        self.state.send_replace(state);
+        self.now.send_modify(|now| now.state = state);
+    }
+
+    /// Silences the connections of now for good: the effect of a firewall that has forgotten them.
+    /// New ones are as before.
+    pub fn forget_connections(&self) {
+        self.now.send_modify(|now| now.era += 1);
     }
 }
 
@@ -60,74 +78,106 @@ impl Drop for Path {
     }
 }
 
-async fn accept(listener: TcpListener, to: SocketAddr, mut state: watch::Receiver<PathState>) {
+async fn accept(listener: TcpListener, to: SocketAddr, mut now: Follows) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
                 let Ok((stream, _)) = accepted else { return };
-                if *state.borrow() != PathState::Cut {
-                    connections.spawn(carry(stream, to, state.clone()));
+                if now.borrow().state != PathState::Cut {
+                    connections.spawn(carry(stream, to, now.clone()));
                 }
             }
-            () = cut(&mut state), if !connections.is_empty() => connections.shutdown().await,
+            () = cut(&mut now), if !connections.is_empty() => connections.shutdown().await,
             Some(_) = connections.join_next() => {}
         }
     }
 }
 
 /// Waits until all connections must break.
-async fn cut(state: &mut watch::Receiver<PathState>) {
+async fn cut(now: &mut Follows) {
     // Without a sender that changes it, this never happens.
-    if state.wait_for(|state| *state == PathState::Cut).await.is_err() {
+    if now.wait_for(|now| now.state == PathState::Cut).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-async fn carry(near: TcpStream, to: SocketAddr, state: watch::Receiver<PathState>) {
+async fn carry(near: TcpStream, to: SocketAddr, now: Follows) {
+    let era = now.borrow().era;
     let Ok(far) = TcpStream::connect(to).await else { return };
     // An error shows as a connection that ends, as on any path.
     let _ = near.set_nodelay(true).and_then(|()| far.set_nodelay(true));
     let (near_read, near_write) = near.into_split();
     let (far_read, far_write) = far.into_split();
+    let requests = Direction { now: now.clone(), era, is_of_replies: false };
+    let replies = Direction { now, era, is_of_replies: true };
     tokio::select! {
-        () = one_way(near_read, far_write, state.clone()) => {}
-        () = one_way(far_read, near_write, state) => {}
+        () = requests.carry(near_read, far_write) => {}
+        () = replies.carry(far_read, near_write) => {}
     }
 }
 
-/// Ends when either side does.
-async fn one_way(
-    mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-    state: watch::Receiver<PathState>,
-) {
-    let (sender, mut pieces) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES_MAX);
-    let delay = state.clone();
-    let reading = async move {
-        let mut buffer = vec![0; PIECE_BYTES];
-        while let Ok(count) = from.read(&mut buffer).await {
-            let latency = match *delay.borrow() {
-                PathState::Open(latency) => latency,
-                PathState::Silent | PathState::Cut => Duration::ZERO,
-            };
-            let piece = (Instant::now() + latency, buffer[..count].to_vec());
-            if count == 0 || sender.send(piece).await.is_err() {
-                return;
+/// One direction of a connection.
+struct Direction {
+    now: Follows,
+    era: u64,
+    is_of_replies: bool,
+}
+
+impl Direction {
+    /// Ends when either side does.
+    async fn carry(mut self, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
+        let (sender, mut pieces) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES_MAX);
+        let delay = self.now.clone();
+        let reading = async move {
+            let mut buffer = vec![0; PIECE_BYTES];
+            while let Ok(count) = from.read(&mut buffer).await {
+                let latency = match delay.borrow().state {
+                    PathState::Open(latency) => latency,
+                    _ => Duration::ZERO,
+                };
+                let piece = (Instant::now() + latency, buffer[..count].to_vec());
+                if count == 0 || sender.send(piece).await.is_err() {
+                    return;
+                }
             }
-        }
-    };
-    let mut state = state;
-    let writing = async {
-        while let Some((due, piece)) = pieces.recv().await {
-            tokio::time::sleep_until(due).await;
-            let is_open = |state: &PathState| matches!(state, PathState::Open(_));
-            let held_for_good = state.wait_for(is_open).await.is_err();
-            if held_for_good || to.write_all(&piece).await.is_err() {
-                return;
+        };
+        let mut opens = self.now.clone();
+        let writing = async {
+            let mut has_lost = false;
+            loop {
+                let next = tokio::select! {
+                    next = pieces.recv() => next,
+                    _ = opens.wait_for(|now| is_open(now.state)), if has_lost => None,
+                };
+                let Some((due, piece)) = next else { return };
+                tokio::time::sleep_until(due).await;
+                match self.arrives().await {
+                    Some(true) if !has_lost && to.write_all(&piece).await.is_ok() => {}
+                    Some(false) => has_lost = true,
+                    _ => return,
+                }
             }
+        };
+        tokio::pin!(writing);
+        tokio::select! {
+            () = &mut writing => {}
+            // Data read before the end is still delivered.
+            () = reading => writing.await,
         }
-    };
-    // Data read before the end is still delivered.
-    tokio::join!(reading, writing);
+    }
+
+    /// Waits until a piece arrives, or is lost (`false`); `None`: it is held for good.
+    async fn arrives(&mut self) -> Option<bool> {
+        let (era, is_of_replies) = (self.era, self.is_of_replies);
+        let moves = |now: &Now| {
+            now.era == era && (is_open(now.state) || now.state == PathState::RepliesLost)
+        };
+        let now = self.now.wait_for(moves).await.ok()?;
+        Some(!(is_of_replies && now.state == PathState::RepliesLost))
+    }
+}
+
+fn is_open(state: PathState) -> bool {
+    matches!(state, PathState::Open(_))
 }

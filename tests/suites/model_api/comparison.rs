@@ -26,6 +26,11 @@ impl Comparison {
         if let Some(difference) = difference(&model_normal, &api_normal, "") {
             return Err(difference);
         }
+        // A normal object shows no empty values, and a list of metadata has none in place of [].
+        if model.get("items").map(Value::is_null) != api.get("items").map(Value::is_null) {
+            let items = |list: &Value| list["items"].to_string();
+            return Err(format!("/items: the model has {}, the API {}", items(model), items(api)));
+        }
         if model.get("items").is_some() {
             // The list's own version, which cannot be before those of its items.
             let (own, of_api) = (version(model), version(api));

@@ -11,6 +11,8 @@ use super::side::Step;
 /// How the names of the objects that end a run end.
 pub(crate) const LAST: &str = "zz-last";
 pub(crate) const JSON: &str = "application/json";
+/// Lists without what is not metadata.
+const BRIEF: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 pub(crate) const MERGE: &str = "application/merge-patch+json";
 pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
@@ -42,7 +44,7 @@ pub(crate) fn watches(namespace: &str) -> Vec<(String, String)> {
 }
 
 pub(crate) fn step(method: &'static str, path: impl Into<String>, body: Value) -> Step {
-    Step { method, path: path.into(), query: String::new(), content: JSON, body }
+    Step { method, path: path.into(), query: String::new(), content: JSON, accept: JSON, body }
 }
 
 pub(crate) fn patch(path: impl Into<String>, content: &'static str, body: Value) -> Step {
@@ -276,6 +278,7 @@ impl Generator {
             "limit=1&continue=@token",
             "labelSelector=a+in+(0,1),b",
             "labelSelector=!a",
+            "labelSelector=none",
             "labelSelector=a+b",
             "fieldSelector=metadata.name%3Dp0",
             "fieldSelector=status.phase%21%3DPending",
@@ -294,6 +297,8 @@ impl Generator {
         } else {
             path
         };
-        Step { query: query.to_owned(), ..step("GET", path, Value::Null) }
+        let is_list = !query.contains("watch");
+        let accept = if is_list && self.rarely(3) { BRIEF } else { JSON };
+        Step { query: query.to_owned(), accept, ..step("GET", path, Value::Null) }
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::comparison::Comparison;
-use super::generator::{Generator, LAST};
+use super::generator::{Generator, LAST, step};
 use super::side::{Side, Step};
 
 /// How long the events of a watch may take on a busy machine.
@@ -64,7 +64,7 @@ impl Run {
         let mut run = Self { seed, model, api, comparison, watches: Vec::new(), begin };
         let body = json!({"metadata": {"name": name}});
         let path = Kind::Namespace.path("");
-        let create = Step { method: "POST", path, query: String::new(), content: JSON, body };
+        let create = step("POST", path, body);
         run.model.send(&create).await;
         // No watch sees what was before.
         let mut list = Step { method: "GET", body: Value::Null, ..create };
@@ -178,8 +178,6 @@ impl Run {
         if model.len() == api.len() { Ok(()) } else { Err(failed("other counts".into(), 0)) }
     }
 }
-
-const JSON: &str = "application/json";
 
 /// Whether a code is one of refusals.
 fn is_refusal(code: u16) -> bool {

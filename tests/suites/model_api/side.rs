@@ -20,6 +20,7 @@ pub(crate) struct Step {
     pub(crate) path: String,
     pub(crate) query: String,
     pub(crate) content: &'static str,
+    pub(crate) accept: &'static str,
     pub(crate) body: Value,
 }
 
@@ -52,7 +53,7 @@ impl Side {
             self.filled(&step.body).to_string().into_bytes()
         };
         let request = Request::builder().method(step.method).uri(uri);
-        let request = request.header("content-type", step.content).header("accept", JSON);
+        let request = request.header("content-type", step.content).header("accept", step.accept);
         let request = request.body(Body::from(body)).expect("must be a request");
         let response = self.client.send(request).await.expect("an answer");
         let code = response.status().as_u16();
@@ -151,8 +152,6 @@ impl Side {
 fn has_end(event: &Value) -> bool {
     event["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"] == "true"
 }
-
-const JSON: &str = "application/json";
 
 /// Merges by RFC 7386.
 fn merge(target: &mut Value, patch: &Value) {

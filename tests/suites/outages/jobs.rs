@@ -102,6 +102,22 @@ impl Account {
         (self.state.succeeded, self.state.failed)
     }
 
+    /// Whether each of its pods has ended.
+    pub(crate) fn has_no_unfinished_pod(&self) -> bool {
+        self.unfinished.is_empty()
+    }
+
+    /// Whether pods wait to be counted, and the Job is not finished.
+    pub(crate) fn has_uncounted_pods(&self) -> bool {
+        !self.is_finished() && self.with_finalizer > 0
+    }
+
+    /// How many pods the API has, if none has the index of another one that succeeded.
+    pub(crate) fn pods(&self) -> Option<usize> {
+        let distinct = self.indexes.as_ref().is_none_or(|all| all.len() == self.succeeded);
+        distinct.then_some(self.succeeded + self.failed + self.unfinished.len())
+    }
+
     /// Whether the status counts each pod that the API has once, and nothing is left of the
     /// counting. An index counts once, however many of its pods succeeded.
     pub(crate) fn is_exact(&self) -> bool {

@@ -4,20 +4,34 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use k8s_openapi::api::authentication::v1::BoundObjectReference;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, ListParams, PostParams};
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::{Api, ListParams, ObjectMeta, PostParams};
+use kube::config::Kubeconfig;
 use lab::audit::Expected;
 use lab::bed::JobBuilder;
 use lab::control_plane::Part;
 use lab::controller::{Controller, Setup};
 use lab::nodes::{self, SimulatedNodes};
-use lab::{ControlPlane, Namespace, Options, eventually};
+use lab::paths::program;
+use lab::{ControlPlane, Namespace, Options, eventually, install, kubeconfig};
 
 use super::jobs::{Account, jobs, totals};
 
 /// Covers the longest pauses of watches after an outage, on a busy machine.
 pub(crate) const LATER: Duration = Duration::from_mins(2);
+
+/// An API of its own, and a namespace in it.
+pub(crate) struct Ground {
+    pub(crate) control_plane: ControlPlane,
+    namespace: Namespace,
+    client: kube::Client,
+    expected: Expected,
+}
+
+/// How often a wait for progress may be repeated.
+const ROUNDS_MAX: usize = 200;
 
 /// Everything that runs.
 pub(crate) struct Stage {
@@ -30,29 +44,92 @@ pub(crate) struct Stage {
     of_each: usize,
 }
 
-impl Stage {
-    /// Starts everything, our controller with these arguments, and this many Jobs of each kind.
-    pub(crate) async fn start(of_each: usize, arguments: &[&str]) -> Self {
+impl Ground {
+    pub(crate) async fn lay() -> Self {
         let control_plane = ControlPlane::start(Options::unique("outages")).await;
         let control_plane = control_plane.expect("a control plane");
-        let cluster = control_plane.cluster();
         let client = control_plane.admin_client().await.expect("a client");
-        let namespace = Namespace::create(cluster).await.expect("a namespace");
-        let setup = setup(control_plane.dir(), &namespace, arguments);
-        let controller = Controller::start(cluster, &setup).await.expect("our controller");
+        install::apply_rights(&client).await.expect("the rights");
+        let namespace = Namespace::create(control_plane.cluster()).await.expect("a namespace");
+        Self { control_plane, namespace, client, expected: Expected::Valid }
+    }
+
+    /// From now on, the API refuses our controller nothing.
+    pub(crate) fn accepted(mut self) -> Self {
+        self.expected = Expected::Accepted;
+        self
+    }
+
+    /// A token of our controller; if bound to a Secret of its namespace, it is valid while that
+    /// exists.
+    pub(crate) async fn controller_token(&self, secret: Option<&str>) -> String {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), install::NAMESPACE);
+        let mut bound = None;
+        if let Some(name) = secret {
+            let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+            let secret = Secret { metadata, ..Secret::default() };
+            let secret = secrets.create(&PostParams::default(), &secret).await.expect("a Secret");
+            bound = Some(BoundObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Secret".to_owned()),
+                name: secret.metadata.name,
+                uid: secret.metadata.uid,
+            });
+        }
+        let cluster = self.control_plane.cluster();
+        let token = cluster.bound_token(install::NAMESPACE, install::CONTROLLER, bound).await;
+        token.expect("a token")
+    }
+
+    /// A kubeconfig for all API servers of this lab, without an identity.
+    pub(crate) fn kubeconfig(&self) -> Kubeconfig {
+        let path = self.control_plane.kubeconfig_path();
+        kubeconfig::without_identity(kubeconfig::read(path).expect("a kubeconfig"))
+    }
+
+    /// Writes a kubeconfig for our controller, and returns the flag that names it.
+    pub(crate) fn write_kubeconfig(&self, content: &Kubeconfig) -> String {
+        let path = self.control_plane.dir().join("own.kubeconfig");
+        kubeconfig::write(&path, content).expect("a kubeconfig");
+        format!("--kubeconfig={}", path.display())
+    }
+
+    /// Starts our controller with these arguments, and this many Jobs of each kind.
+    pub(crate) async fn stage(self, of_each: usize, arguments: &[&str]) -> Stage {
+        let Self { control_plane, namespace, client, expected } = self;
+        let setup = setup(control_plane.dir(), &namespace, arguments).expected(expected);
+        let controller = Controller::start(control_plane.cluster(), &setup).await;
+        let controller = controller.expect("our controller");
         let mut stage =
-            Self { control_plane, controller, nodes: None, namespace, client, of_each: 0 };
+            Stage { control_plane, controller, nodes: None, namespace, client, of_each: 0 };
         stage.start_nodes().await;
         stage.create_jobs(of_each).await;
         stage
     }
+}
+
+impl Stage {
+    /// Starts everything, our controller with these arguments, and this many Jobs of each kind.
+    pub(crate) async fn start(of_each: usize, arguments: &[&str]) -> Self {
+        Ground::lay().await.stage(of_each, arguments).await
+    }
 
     /// Starts a second controller with these arguments.
     pub(crate) async fn start_standby(&self, arguments: &[&str]) -> Controller {
-        let dir = self.control_plane.dir().join("standby");
-        let setup = setup(&dir, &self.namespace, arguments);
+        self.start_alongside("standby", &program("epilogue-controller"), arguments).await
+    }
+
+    /// Starts another controller of this name, which may be of another version.
+    pub(crate) async fn start_alongside(
+        &self,
+        name: &str,
+        binary: &Path,
+        arguments: &[&str],
+    ) -> Controller {
+        let mut setup = setup(&self.control_plane.dir().join(name), &self.namespace, arguments);
+        setup.binary = binary.to_owned();
         let controller = Controller::start(self.control_plane.cluster(), &setup).await;
-        controller.expect("our second controller")
+        controller.expect("another controller")
     }
 
     /// Creates this many more Jobs of each kind.
@@ -84,6 +161,11 @@ impl Stage {
         std::fs::read_to_string(self.controller.log()).expect("the controller's log")
     }
 
+    /// The pods of the Jobs.
+    pub(crate) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), self.namespace.name())
+    }
+
     fn jobs(&self) -> Api<Job> {
         Api::namespaced(self.client.clone(), self.namespace.name())
     }
@@ -110,9 +192,8 @@ impl Stage {
 
     /// What the API shows of each Job; `None` if it does not answer.
     pub(crate) async fn accounts(&self) -> Option<BTreeMap<String, Account>> {
-        let (params, name) = (ListParams::default(), self.namespace.name());
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), name);
-        let (jobs, pods) = (self.jobs().list(&params).await, pods.list(&params).await);
+        let params = ListParams::default();
+        let (jobs, pods) = (self.jobs().list(&params).await, self.pods().list(&params).await);
         Some(Account::of_all(&jobs.ok()?.items, &pods.ok()?.items))
     }
 
@@ -145,6 +226,28 @@ impl Stage {
             self.create_jobs(6).await;
         }
         panic!("all Jobs were finished each time");
+    }
+
+    /// The same again and again, until this holds.
+    pub(crate) async fn progress_until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        for _ in 0..ROUNDS_MAX {
+            if holds(self) {
+                return;
+            }
+            self.progress(10).await;
+        }
+        panic!("{what}: not within {ROUNDS_MAX} rounds (log: {})", self.controller.log().display());
+    }
+
+    /// Waits until all pods have ended; returns whether some pods of unfinished Jobs are not
+    /// counted then: what a controller that hears of no pod leaves.
+    pub(crate) async fn stands_still(&self) -> bool {
+        let ended = |accounts: &Option<BTreeMap<_, Account>>| {
+            accounts.as_ref().is_some_and(|all| all.values().all(Account::has_no_unfinished_pod))
+        };
+        let accounts = async || self.accounts().await;
+        let accounts = eventually("all pods end", LATER, accounts, ended).await;
+        accounts.expect("they were awaited").values().any(Account::has_uncounted_pods)
     }
 
     /// Waits until each Job is finished and its status counts each pod once.

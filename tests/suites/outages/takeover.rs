@@ -9,7 +9,7 @@ use super::stage::{LATER, Stage};
 
 /// The lease of a dead leader is free after 8 s. It is not shorter, because a leader on a busy
 /// machine must not lose it.
-const ELECTION: [&str; 5] = [
+pub(crate) const ELECTION: [&str; 5] = [
     "--leader-elect=true",
     "--leader-elect-resource-namespace=epilogue-system",
     "--leader-elect-lease-duration=8s",
@@ -18,7 +18,7 @@ const ELECTION: [&str; 5] = [
 ];
 
 /// Waits until the controller has logged these words in so many lines.
-async fn has_logged(controller: &Controller, words: &str, lines: usize) {
+pub(crate) async fn has_logged(controller: &Controller, words: &str, lines: usize) {
     let what = format!("{words} (log: {})", controller.log().display());
     let count = async || {
         let log = std::fs::read_to_string(controller.log()).unwrap_or_default();

@@ -124,6 +124,10 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     (LAB, "permissions", "permissions::policies", Weight::Machine, Duration::from_mins(5)),
     (LAB, "jobs", "jobs::takeover", WAITS, Duration::from_mins(15)),
     (LAB, "jobs", "jobs::blind", Weight::Alongside, Duration::from_mins(10)),
+    // It waits until a client notices that a connection is silent.
+    (LAB, "outages", "outages::network::silent", Weight::Alongside, Duration::from_mins(10)),
+    // It compiles the programs of an earlier commit.
+    (LAB, "outages", "outages::versions", CORE, Duration::from_mins(30)),
     (LAB, "podgc", "podgc::proofs", Weight::Alongside, Duration::from_mins(8)),
     // It and the API server compute for as long as it may begin seeds.
     (LAB, "model_api", "", CORE, Duration::from_mins(8)),
