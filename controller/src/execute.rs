@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use controller_core::job::{
     Answer, Body, LiveJob, Step, WrittenPod, claim_patch, delete_options, fail_pending_patch,
-    pod_body, remove_finalizer_patch, status_body,
+    pod_body, remove_finalizer_patch, status_body, strip_patch,
 };
 use controller_core::podgc::{self, Call, PodWrite};
 use controller_core::view::{Job, JobKey, Pod, Reply, Version, WireJob};
@@ -85,7 +85,8 @@ impl Executor {
                 let path = pods_path(&job.key.namespace);
                 self.create(&path, pod_body(job, draft)).await.map(Answer::Pod)
             }
-            Step::Strip(pod) | Step::RemoveFinalizer(pod) => {
+            Step::Strip(pod) => self.patch(pod, strip_patch(pod)).await.map(Answer::Pod),
+            Step::RemoveFinalizer(pod) => {
                 self.patch(pod, remove_finalizer_patch(pod)).await.map(Answer::Pod)
             }
             Step::Delete(pod, version) => self.delete(pod, *version).await,

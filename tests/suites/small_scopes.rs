@@ -107,6 +107,9 @@ caught! {
     a_deletion_that_ignores_a_restored_finalizer_is_caught:
         DeleteBlindly in Scope { second_leader: 1, faults: CRASH, ..ONE },
         by "was deleted as excess and counts as failed";
+    a_controller_that_strips_blindly_is_caught:
+        StripBlindly in Scope { second_leader: 1, faults: CRASH, ..ONE },
+        by "has ended, and is taken out of the count";
     a_failed_phase_over_a_running_container_is_caught:
         FailStarted in Scope { kind: JobKind::PendingTimeout, ..ONE },
         by "is called Failed while its container runs";

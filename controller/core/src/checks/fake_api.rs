@@ -165,19 +165,26 @@ impl FakeApi {
                 ClaimKind::Track => pod.tracked = true,
             }),
             Step::Create(draft) => Ok(Answer::Pod(self.create(draft))),
-            Step::Strip(pod) | Step::RemoveFinalizer(pod) => {
+            Step::Strip(pod) => {
+                self.check_version(&pod.uid, Some(pod.version))?;
                 self.change(&pod.uid, |pod, _| pod.tracked = false)
             }
+            Step::RemoveFinalizer(pod) => self.change(&pod.uid, |pod, _| pod.tracked = false),
             Step::Delete(pod, version) => {
-                let stored = self.pods.get(&pod.uid).map(|stored| stored.version);
-                if version.is_some() && stored.is_some() && stored != *version {
-                    return Err(Failure::new(FailureKind::Conflict, "the pod has been modified"));
-                }
+                self.check_version(&pod.uid, *version)?;
                 self.delete(&pod.uid).map(|_| Answer::Deleted)
             }
             Step::FailPending(pod) => self.fail_pending(pod),
             Step::WriteStatus(status) => self.write_status(status).map(Answer::Job),
         }
+    }
+
+    fn check_version(&self, pod: &Uid, version: Option<Version>) -> Outcome<()> {
+        let stored = self.pods.get(pod).map(|stored| stored.version);
+        if version.is_some() && stored.is_some() && stored != version {
+            return Err(Failure::new(FailureKind::Conflict, "the pod has been modified"));
+        }
+        Ok(())
     }
 
     /// Changes a pod as a kubelet or a user does.

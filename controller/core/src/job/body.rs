@@ -102,6 +102,19 @@ pub fn remove_finalizer_patch(pod: &Pod) -> Value {
     }})
 }
 
+/// The strategic-merge patch that removes the tracking finalizer from a pod that is deleted next.
+///
+/// DIVERGES(upstream): only of the version that was read. When upstream's patch comes after the pod
+/// has succeeded, that success is never counted, and its work runs once more. ([P14])
+pub fn strip_patch(pod: &Pod) -> Value {
+    let mut patch = remove_finalizer_patch(pod);
+    // A version that could not be read would be refused for ever.
+    if pod.version != Version::default() {
+        patch["metadata"]["resourceVersion"] = pod.version.to_string().into();
+    }
+    patch
+}
+
 /// The options of a deletion.
 ///
 /// DIVERGES(upstream): only of this pod, and of one without its finalizer only until it is written

@@ -22,7 +22,7 @@ pub enum Step {
     /// Create a pod.
     Create(PodDraft),
     /// Remove the tracking finalizer from a pod that is deleted next, so that it is not counted as
-    /// failed. ([P14])
+    /// failed; only while the pod has this version. ([P14])
     Strip(Arc<Pod>),
     /// Delete a pod; with a version, only while the pod still has it.
     Delete(Arc<Pod>, Option<Version>),

@@ -242,6 +242,14 @@ impl Api {
         Ok(pod)
     }
 
+    /// PATCH of a pod of this version that removes the tracking finalizer.
+    pub(crate) fn strip(&mut self, pod: &Pod) -> Outcome<Arc<Pod>> {
+        if self.pods.get(&pod.uid).is_some_and(|stored| stored.version != pod.version) {
+            return Err(failure(FailureKind::Conflict, "the object has been modified"));
+        }
+        self.change_pod(&pod.uid, |pod| pod_object::track(pod, false))
+    }
+
     /// PATCH of a pod that adopts it, disowns it, or restores its finalizer.
     pub(crate) fn claim(&mut self, job: &Job, claim: &Claim) -> Outcome<Arc<Pod>> {
         let uid = &claim.pod.uid;

@@ -146,7 +146,7 @@ impl World {
                 Ok(Answer::Pod(written(&pod)))
             }
             Step::Strip(pod) => {
-                let written = self.api.change_pod(&pod.uid, |pod| pod_object::track(pod, false))?;
+                let written = self.api.strip(pod)?;
                 self.ledger.stripped(&pod.uid);
                 Ok(Answer::Pod(WrittenPod { version: written.version, ..answer(pod) }))
             }

@@ -66,8 +66,13 @@ impl State {
                 Ok(written(&pod))
             }
             Step::Strip(pod) => {
-                self.history.stripped(pod)?;
-                let done = self.api.change_pod(&pod.uid, |pod| pod_object::track(pod, false));
+                let blind = scope.sabotage == Some(Sabotage::StripBlindly);
+                let found = self.api.pods.get(&pod.uid).cloned();
+                let seen = found.as_ref().filter(|_| blind).unwrap_or(pod);
+                let done = self.api.strip(seen);
+                if let (Ok(_), Some(found)) = (&done, &found) {
+                    self.history.stripped(found)?;
+                }
                 done.map(|pod| written(&pod))
             }
             Step::Delete(pod, version) => {

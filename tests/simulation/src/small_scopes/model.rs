@@ -337,7 +337,12 @@ impl State {
     fn has_effect(&self, sent: &Sent, scope: &Scope) -> bool {
         match &sent.call.step {
             Step::WriteStatus(_) => !self.will_conflict(&sent.job, scope),
-            Step::Strip(pod) | Step::RemoveFinalizer(pod) => self.api.pods.contains_key(&pod.uid),
+            Step::Strip(pod) => {
+                let blind = scope.sabotage == Some(Sabotage::StripBlindly);
+                let stored = self.api.pods.get(&pod.uid);
+                stored.is_some_and(|stored| blind || stored.version == pod.version)
+            }
+            Step::RemoveFinalizer(pod) => self.api.pods.contains_key(&pod.uid),
             Step::Delete(pod, version) => {
                 let blind = scope.sabotage == Some(Sabotage::DeleteBlindly);
                 self.api.pods.get(&pod.uid).is_some_and(|stored| {

@@ -31,6 +31,8 @@ pub enum Sabotage {
     MissEnds,
     /// Deletes an excess pod although another process has given it the finalizer back.
     DeleteBlindly,
+    /// Takes an excess pod out of the count whatever has become of it.
+    StripBlindly,
     /// Fails a pending pod whatever has happened to it since.
     FailStarted,
 }

@@ -40,28 +40,28 @@ const PENDING: &[Ending] = &[Ending::DeletePending, Ending::Delete, Ending::Fail
 
 /// Two processes believe that they lead.
 pub const LEADERS: &[Scope] = &[
-    Scope { name: "leaders", states: 22_408, second_leader: 3, ..ONE },
-    Scope { name: "leaders-late", states: 274_901, second_leader: 2, faults: LATE, ..ONE },
-    Scope { name: "leaders-ends", states: 447_463, second_leader: 2, faults: ENDS, ..ONE },
-    Scope { name: "leaders-crash", states: 90_715, second_leader: 1, faults: CRASH_LOST, ..ONE },
-    Scope { name: "leaders-two", states: 15_321, second_leader: 1, ..TWO },
-    Scope { name: "leaders-indexed", states: 7_348, second_leader: 2, indexed: true, ..ONE },
-    Scope { name: "leaders-two-indexed", states: 19_278, second_leader: 1, indexed: true, ..TWO },
+    Scope { name: "leaders", states: 19_880, second_leader: 3, ..ONE },
+    Scope { name: "leaders-late", states: 146_375, second_leader: 2, faults: LATE, ..ONE },
+    Scope { name: "leaders-ends", states: 394_446, second_leader: 2, faults: ENDS, ..ONE },
+    Scope { name: "leaders-crash", states: 74_091, second_leader: 1, faults: CRASH_LOST, ..ONE },
+    Scope { name: "leaders-two", states: 18_035, second_leader: 1, ..TWO },
+    Scope { name: "leaders-indexed", states: 5_582, second_leader: 2, indexed: true, ..ONE },
+    Scope { name: "leaders-two-indexed", states: 22_712, second_leader: 1, indexed: true, ..TWO },
 ];
 
 /// A process dies, replies are lost, watches are late.
 pub const LOSSES: &[Scope] = &[
-    Scope { name: "losses", states: 690_497, faults: Faults::one_each(1), ..ONE },
-    Scope { name: "losses-two", states: 110_448, faults: Faults::one_each(0), ..TWO },
+    Scope { name: "losses", states: 599_750, faults: Faults::one_each(1), ..ONE },
+    Scope { name: "losses-two", states: 99_867, faults: Faults::one_each(0), ..TWO },
     Scope {
         name: "losses-two-indexed",
-        states: 207_069,
+        states: 176_437,
         faults: Faults::one_each(0),
         indexed: true,
         ..TWO
     },
-    Scope { name: "losses-serial", states: 58_049, faults: Faults::one_each(0), ..SERIAL },
-    Scope { name: "crash-three", states: 64_471, faults: CRASH, ..THREE },
+    Scope { name: "losses-serial", states: 55_311, faults: Faults::one_each(0), ..SERIAL },
+    Scope { name: "crash-three", states: 80_576, faults: CRASH, ..THREE },
     Scope { name: "late-three", states: 2_029, faults: LATE, ..THREE },
 ];
 
@@ -73,8 +73,8 @@ pub const ENDINGS: &[Scope] = &[
     Scope { name: "ends-three-indexed", states: 21_613, faults: ENDS, indexed: true, ..THREE },
     Scope { name: "ends-late", states: 25_840, faults: LATE_ENDS, ..TWO },
     Scope { name: "ends-late-indexed", states: 24_590, faults: LATE_ENDS, indexed: true, ..TWO },
-    Scope { name: "ends-lost", states: 12_448, faults: LOST_ENDS, ..TWO },
-    Scope { name: "ends-crash", states: 49_041, faults: CRASH_ENDS, ..TWO },
+    Scope { name: "ends-lost", states: 12_629, faults: LOST_ENDS, ..TWO },
+    Scope { name: "ends-crash", states: 52_589, faults: CRASH_ENDS, ..TWO },
     Scope { name: "pending", states: 8_834, faults: ENDS_TWICE, endings: PENDING, ..TWO },
 ];
 
@@ -96,14 +96,14 @@ pub const POLICIES: &[Scope] = &[
     },
     Scope {
         name: "failed-crash",
-        states: 27_685,
+        states: 29_802,
         kind: JobKind::ReplacesFailed,
         faults: CRASH_ENDS,
         ..TWO
     },
     Scope {
         name: "failed-leaders",
-        states: 5_999,
+        states: 6_480,
         kind: JobKind::ReplacesFailed,
         second_leader: 1,
         faults: ENDS,
@@ -125,26 +125,26 @@ pub const POLICIES: &[Scope] = &[
     },
     Scope {
         name: "ignored-leaders",
-        states: 9_835,
+        states: 10_695,
         kind: JobKind::IgnoresDisruptions,
         second_leader: 1,
         faults: ENDS,
         ..ONE
     },
     Scope { name: "timeout", states: 794, pods: 2, at_once: 2, ..TIMEOUT },
-    Scope { name: "timeout-losses", states: 133_682, faults: Faults::one_each(0), ..TIMEOUT },
+    Scope { name: "timeout-losses", states: 127_517, faults: Faults::one_each(0), ..TIMEOUT },
     Scope {
         name: "per-index",
-        states: 51_347,
+        states: 54_158,
         pods: 2,
         at_once: 2,
         faults: ENDS_TWICE,
         ..PER_INDEX
     },
-    Scope { name: "per-index-crash", states: 9_014, faults: CRASH_ENDS, ..PER_INDEX },
+    Scope { name: "per-index-crash", states: 10_183, faults: CRASH_ENDS, ..PER_INDEX },
     Scope {
         name: "per-index-leaders",
-        states: 19_647,
+        states: 21_736,
         second_leader: 1,
         faults: ENDS,
         ..PER_INDEX

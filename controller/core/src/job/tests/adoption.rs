@@ -7,7 +7,9 @@ use super::builders::{
     Effects, JobBuilder, PodBuilder, api, job, outage, pod, sync, sync_with, uid,
 };
 use crate::checks::fake_api::FakeApi;
-use crate::job::{ClaimKind, Step, claim_patch, delete_options, remove_finalizer_patch};
+use crate::job::{
+    ClaimKind, Step, claim_patch, delete_options, remove_finalizer_patch, strip_patch,
+};
 use crate::view::Version;
 
 fn claims(effects: &Effects) -> Vec<(String, ClaimKind)> {
@@ -29,6 +31,10 @@ fn confirms(effects: &Effects) -> bool {
 fn finalizer_patches_and_deletions_name_the_pod_by_its_uid() {
     let pod = pod("p", "Failed").build();
     assert_eq!(remove_finalizer_patch(&pod)["metadata"]["uid"], pod.uid.as_str());
+    assert!(remove_finalizer_patch(&pod)["metadata"].get("resourceVersion").is_none());
+    let stripped = strip_patch(&pod)["metadata"].clone();
+    assert_eq!(stripped["uid"], "uid-p");
+    assert_eq!(stripped["resourceVersion"], pod.version.to_string(), "it may end meanwhile");
     let preconditions = |version| delete_options(&pod, version)["preconditions"].clone();
     assert_eq!(preconditions(None), json!({"uid": "uid-p"}));
     assert_eq!(preconditions(Some(Version(7))), json!({"uid": "uid-p", "resourceVersion": "7"}));
