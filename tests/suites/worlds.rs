@@ -189,7 +189,7 @@ fn assert_faults_met(reports: &[Report]) {
     let crashed = stories(reports).filter(|(story, _)| story.crashed.is_some());
     for (what, count) in [
         ("lost replies", calls().filter(|it| it.is_lost).count()),
-        ("refusals", calls().filter(|it| matches!(it.code, 429 | 500 | 503)).count()),
+        ("refusals", calls().filter(|it| matches!(it.code, 409 | 429 | 500 | 503)).count()),
         ("crashes", crashed.count()),
         ("ended pods", stories(reports).map(|(_, met)| met.failed).sum()),
     ] {
