@@ -1,6 +1,6 @@
 //! Hears what `--check-plans` finds: it is only logged, so a violation of it would pass unseen.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex};
 
 use tracing::field::{Field, Visit};
@@ -51,7 +51,8 @@ struct Line(String);
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0 += &format!("{field}={value:?} ");
+        // A String takes everything.
+        let _ = write!(self.0, "{field}={value:?} ");
     }
 }
 
