@@ -29,7 +29,15 @@ pub struct Violation {
 }
 
 /// Runs the three checks on the plan for this input.
+///
+/// While a list goes on, pods are newer than what counts as seen. A creation in doubt then awaits
+/// the end of the list, which no check can bring about: such a plan is not checked.
 pub fn verify(input: &SyncInput<'_>) -> Result<(), Violation> {
+    let mut pods = input.pods.iter();
+    let lists = input.memory.creation_in_doubt && pods.any(|pod| pod.version > input.seen.pods);
+    if lists {
+        return Ok(());
+    }
     let mut start = FakeApi::of(input);
     // After a crash, a new process reads the API's current state, not what a watch showed last.
     start.show_removed_finalizers();

@@ -18,7 +18,7 @@ use super::steps::{
 };
 use super::verdict::{End, Verdict};
 use super::{pod_stage, status_plan};
-use crate::view::Job;
+use crate::view::{Job, Pod, Version};
 
 /// A sync in progress.
 #[derive(Clone, Debug)]
@@ -208,10 +208,12 @@ impl Progress {
     /// A pod of ours that is gone needs no claim. A disowning patch that the API refuses as invalid
     /// was for a pod that is no longer ours. Any other failure ends the sync. ([L3])
     fn claimed(&mut self, outcomes: Vec<Outcome<Answer>>) -> Next {
-        let (claims, outcomes) = (&self.plan.claims, outcomes.into_iter().map(pod));
+        let PodPlan { claims, pods, .. } = &mut self.plan;
+        let outcomes = outcomes.into_iter().map(pod);
         for (claim, outcome) in claims.iter().zip(outcomes) {
             match outcome {
                 Ok(pod) => {
+                    written_to(pods, &claim.pod, pod.version);
                     let version = MemoryUpdate::PodWritten(pod.version);
                     self.side_effects.push(SideEffect::Remember(version));
                     if claim.kind != ClaimKind::Disown {
@@ -466,6 +468,15 @@ fn pod(outcome: Outcome<Answer>) -> Outcome<WrittenPod> {
 
 fn misplaced(answer: &Answer) -> Failure {
     Failure::new(FailureKind::Other, format!("answer {answer:?} belongs to another call"))
+}
+
+/// A pod that is deleted next has the version that our claim, which named the one before, made.
+fn written_to(pods: &mut PodStage, claimed: &Pod, version: Version) {
+    if let PodStage::Delete { victims, .. } = pods {
+        for victim in victims.iter_mut().filter(|victim| victim.uid == claimed.uid) {
+            Arc::make_mut(victim).version = version;
+        }
+    }
 }
 
 /// Whether a failed claim does not end the sync.

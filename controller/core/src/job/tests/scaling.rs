@@ -1,7 +1,7 @@
 //! Tests how many pods there are.
 
 use super::builders::{
-    Effects, api, await_deletion, failed, job, now, outage, pod, pods, sync, sync_with, uid,
+    Effects, api, await_deletion, check, failed, job, now, outage, pod, pods, sync, sync_with, uid,
 };
 use crate::checks::fake_api::FakeApi;
 use crate::job::{Answer, Memory, Progress, SideEffect, Step};
@@ -74,6 +74,17 @@ fn a_creation_without_a_reply_is_repeated_only_after_a_live_list() {
         assert_eq!(steps.iter().filter(|step| creates(step)).count(), 1, "{steps:?}");
         assert_eq!(api.plan().confirms, None);
     }
+}
+
+#[test]
+fn the_checks_hold_for_a_creation_in_doubt_while_a_list_goes_on() {
+    let mut api = api(job().size(2, 2), vec![]);
+    let fails = |step: &Step, _| matches!(step, Step::Create(_)).then(outage);
+    sync_with(&mut api, &fails);
+    let mut shown = pod("shown", "Succeeded").build();
+    shown.version = Version(5_000);
+    api.pods.insert(shown.uid.clone(), shown.into());
+    check(&api);
 }
 
 #[test]
