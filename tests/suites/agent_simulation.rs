@@ -7,7 +7,7 @@ use ::simulation::agent::{self, Options, Sabotage};
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=1_600;
 
 /// Seeds that failed once; `true` marks a node without strain.
-const KEPT: [(u64, bool); 19] = [
+const KEPT: [(u64, bool); 23] = [
     // The kubelet died at the signal, was back at once, and the lock was gone.
     (501_130, true),
     // The checks mistook a check that found no shutdown for one from before the signal.
@@ -41,6 +41,14 @@ const KEPT: [(u64, bool); 19] = [
     (2_035_895, false),
     // A frozen agent heard of a shutdown and of its kubelet's return at once.
     (4_001_891, false),
+    // A mark that a recovery after a boot had settled was found to stand only a decision later.
+    (5_002_349, false),
+    // The API refused the deletion of a pod, which a user deleted later.
+    (5_002_578, false),
+    // The kubelet heard of a deletion minutes later, and counted its grace from then.
+    (5_009_608, false),
+    // A pod started after its mark, just before the machine was off.
+    (5_017_266, false),
 ];
 
 /// Seeds without faults that run once per action of the agent, which is killed after it.

@@ -205,6 +205,11 @@ impl World {
         self.check_oom_end(uid, &stored, gone);
         let works = self.on && self.kubelet.health == Health::Live;
         let has_time = stored.deleted_at().is_some_and(|at| at > self.api.clock);
+        // The kubelet counts the grace from when it hears of the deletion.
+        let worker = self.kubelet.workers.get(uid).map(|worker| &worker.stage);
+        let stops =
+            matches!(worker, Some(Worker::Terminating { kill_at }) if *kill_at > self.now());
+        let has_time = has_time || stops;
         let stays = self.runtime.is_unkillable(uid) || !self.runtime.answers || has_time;
         if works && stored.deletion().is_some() && !gone && !stays {
             self.violate(&format!("{name} was deleted and is still there"));

@@ -178,6 +178,8 @@ impl OwnMarks {
         self.find_lost(facts, out);
         self.find_forgotten(facts, out);
         self.find_of_evictions(facts, out, evicts);
+        // A case that is settled now may leave a mark on a survivor, and a survivor is a new case.
+        self.advance_cases(facts, out);
         self.find_survivors(facts, out, evicts);
         self.advance_cases(facts, out);
         let open = !self.cases.is_empty() || self.kept.keys().any(|uid| out.calls.is_stopping(uid));

@@ -39,6 +39,7 @@ impl Shutdown {
             }
             self.deletions_over = self.stage.is_none() && self.found.mode != Mode::Assist;
             self.send_ends(facts, out);
+            self.adopt_deletions(facts);
             if self.stage.is_none() || !is_over(self) {
                 return;
             }
@@ -137,6 +138,19 @@ impl Shutdown {
                 }
                 (Terminator::Stop, _) => termination.send_end(pod, Why::Shutdown, out),
                 _ => {}
+            }
+        }
+    }
+}
+
+impl Shutdown {
+    /// A pod whose termination the API refused ends all the same once another client deletes it.
+    fn adopt_deletions(&mut self, facts: &Facts) {
+        for (uid, termination) in &mut self.terminations {
+            let by_api = termination.terminator.right().is_some();
+            let is_deleted = || facts.pods.get(uid).is_some_and(PodView::is_terminating);
+            if by_api && termination.end.is_given_up() && is_deleted() {
+                termination.end.done();
             }
         }
     }

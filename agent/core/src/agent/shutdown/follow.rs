@@ -69,7 +69,7 @@ impl Shutdowns {
                 }
                 News::Pod(uid) => {
                     if let (Some(shutdown), Some(pod)) = (&mut self.current, facts.pods.get(uid)) {
-                        shutdown.see_pod(pod, facts);
+                        out.journal.append(shutdown.see_pod(pod, facts));
                     }
                 }
                 News::PodGone(uid) => {

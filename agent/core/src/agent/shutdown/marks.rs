@@ -9,6 +9,7 @@ use super::run::scope;
 use super::{Recorded, Shutdown};
 use crate::pod::{Owner, PodUid, PodView};
 use crate::protocol::action::PodRef;
+use crate::protocol::journal::Record;
 use crate::shutdown::Mode;
 use crate::shutdown::candidates::{
     BarePods, Scope, excluded, is_ended_by_us, mark_reason, pre_mark,
@@ -146,9 +147,11 @@ impl Shutdown {
         }
     }
 
-    /// Takes a new state of the pod.
-    pub(super) fn see_pod(&mut self, pod: &PodView, facts: &Facts) {
+    /// Takes a new state of the pod. Gives a record that a pod which was marked before it had run
+    /// has started: after a boot no clock says so for sure.
+    pub(super) fn see_pod(&mut self, pod: &PodView, facts: &Facts) -> Option<Record> {
         let known = self.terminations.get_mut(&pod.uid);
+        let had_not_run = known.as_ref().is_some_and(|it| !it.had_run && it.mark.was_sent());
         let listed = known.is_some();
         // A phase that the API showed, or that it took from us, was reverted by another writer.
         if let Some(termination) = known.filter(|it| it.seen_terminal && it.fail.is_done())
@@ -160,6 +163,8 @@ impl Shutdown {
         if listed || !self.is_released() {
             self.enlist(pod, facts);
         }
+        let started = self.terminations.get(&pod.uid).filter(|it| had_not_run && it.had_run);
+        started.map(PodTermination::mark_intent)
     }
 
     /// Notes that the API no longer has the pod.

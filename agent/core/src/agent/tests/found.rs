@@ -233,6 +233,27 @@ fn after_the_boot_a_pod_is_marked_only_if_it_had_run_before() {
 }
 
 #[test]
+fn a_pod_that_started_after_its_mark_keeps_it_through_the_boot() {
+    // Simulation seed 5017266: it started so late in the shutdown that no clock can tell the boots
+    // apart. The boot is at 14:00:00.
+    let fresh = of_a_replica_set("a").never().not_started();
+    let mut world = World::standing(settings(), plain(), vec![fresh]);
+    world.answers.insert("delete *".into(), Answer::Fail(FailureKind::Forbidden, ALWAYS));
+    world.shutdown(40);
+    world.pass(ms(2_000));
+    let since = "2026-11-21T13:59:58Z".parse().ok();
+    world.change("a", |a| {
+        (a.phase, a.has_run, a.running_since) = (Phase::Running, true, since);
+    });
+    world.pass(ms(100));
+    world.now = ms(600_000);
+    world.restart(Settings { boot_id: "boot-2".into(), ..settings() });
+    world.started(plain(), false);
+    world.pass(ms(5_000));
+    assert_eq!(world.disrupted(), ["a"], "{:#?}", world.log);
+}
+
+#[test]
 fn a_runtime_that_forgets_at_a_boot_proves_a_loss_where_the_boots_clock_was_noted() {
     for (noted, expected) in [(true, vec!["a"]), (false, vec![])] {
         let booted_at = noted.then(|| wall(ms(0)));

@@ -70,6 +70,22 @@ fn a_refused_deletion_leaves_all_other_pods_to_be_reported() {
 }
 
 #[test]
+fn a_pod_whose_deletion_was_refused_is_awaited_once_another_client_deletes_it() {
+    // Simulation seed 5002578.
+    let mut world = replace(2);
+    refuse(&mut world, "delete p00 20");
+    world.shutdown(40);
+    world.pass(ms(2_000));
+    world.change("p00", |pod| pod.deletion_grace_seconds = Some(20));
+    world.ends("p01", Phase::Failed);
+    world.pass(ms(5_000));
+    assert!(!world.released(), "{:?}", world.log);
+    world.ends("p00", Phase::Failed);
+    world.pass(ms(1_000));
+    assert!(world.released(), "{:?}", world.log);
+}
+
+#[test]
 fn a_late_rbac_cache_costs_time_and_no_pod() {
     for (count, seconds) in [(30, 40), (2, 40), (1, 40), (30, 10), (2, 5)] {
         let mut world = replace(count);
