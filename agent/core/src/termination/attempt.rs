@@ -111,6 +111,8 @@ pub struct Attempt {
     state: State,
     failures: u32,
     ever_sent: bool,
+    /// Whether an attempt took effect, or may have.
+    applied: bool,
     /// Number of refusals that concern the pod.
     refusals: u8,
     /// Whether an answer was a refusal.
@@ -139,9 +141,14 @@ impl Attempt {
         Self { state: State::Done, ..Self::default() }
     }
 
+    /// Creates a task that cannot be done.
+    pub fn given_up() -> Self {
+        Self { state: State::GivenUp, ..Self::default() }
+    }
+
     /// Creates a task that the agent has completed before.
     pub fn done_before() -> Self {
-        Self { state: State::Done, ever_sent: true, ..Self::default() }
+        Self { state: State::Done, ever_sent: true, applied: true, ..Self::default() }
     }
 
     /// Requests the task, unless it was requested before.
@@ -179,6 +186,7 @@ impl Attempt {
 
     /// Records that the task is acknowledged.
     pub fn done(&mut self) {
+        self.applied |= self.is_in_flight();
         self.state = State::Done;
     }
 
@@ -191,6 +199,11 @@ impl Attempt {
     ///
     /// The server's Retry-After applies only if it ends before the latest useful attempt. ([AP14])
     pub fn failed(&mut self, now: Duration, pace: Pace, failure: Option<&Failure>) {
+        self.applied |= self.is_in_flight() && failure.is_none_or(Failure::is_in_doubt);
+        self.repeat(now, pace, failure);
+    }
+
+    fn repeat(&mut self, now: Duration, pace: Pace, failure: Option<&Failure>) {
         self.failures += 1;
         let doubled = FIRST_WAIT * 2_u32.saturating_pow((self.failures - 1).min(16));
         let wait = scattered(doubled.min(pace.wait_max), pace.salt, self.failures);
@@ -253,9 +266,9 @@ impl Attempt {
         let at = now + REFUSED_WAIT;
         let fits = pace.latest.is_none_or(|latest| at < latest);
         match refusal {
-            Refusal::Passing => self.failed(now, pace, None),
+            Refusal::Passing => self.repeat(now, pace, None),
             Refusal::UpTo(max) if self.failures < max => {
-                self.failed(now, pace, None);
+                self.repeat(now, pace, None);
                 return again;
             }
             Refusal::OfPod if self.refusals == 0 && fits => {
@@ -316,9 +329,14 @@ impl Attempt {
         self.failures
     }
 
-    /// Whether a request was ever sent, so that it may have taken effect.
+    /// Whether a request was ever sent.
     pub fn was_sent(&self) -> bool {
         self.ever_sent
+    }
+
+    /// Whether a request took effect, or may have: what the API has refused has not.
+    pub fn may_have_applied(&self) -> bool {
+        self.applied || self.is_in_flight()
     }
 }
 
@@ -412,6 +430,30 @@ mod tests {
         assert_eq!(after(Refusal::OfPod), Some(2));
         assert_eq!(after(Refusal::UpTo(16)), Some(17));
         assert_eq!(after(Refusal::Passing), None);
+    }
+
+    #[test]
+    fn what_the_api_refuses_has_not_taken_effect() {
+        use FailureKind::{Conflict as Changed, Forbidden, ServerError, TooManyRequests, Unknown};
+        let after = |kinds: &[FailureKind]| {
+            let mut attempt = Attempt::wanted();
+            for kind in kinds {
+                attempt.sent();
+                assert!(attempt.may_have_applied(), "an answer is awaited");
+                let result: Outcome<()> = Err(Failure::new(*kind, "why"));
+                attempt.settle(&result, Duration::ZERO, PACE, MARK.refused(Refusal::Passing));
+            }
+            attempt.may_have_applied()
+        };
+        assert!(!after(&[TooManyRequests, Forbidden, Changed]));
+        assert!(after(&[Unknown, TooManyRequests]));
+        assert!(after(&[ServerError]));
+        let mut attempt = Attempt::wanted();
+        attempt.done();
+        assert!(!attempt.may_have_applied(), "another writer has done it");
+        attempt.sent();
+        attempt.done();
+        assert!(attempt.may_have_applied());
     }
 
     #[test]

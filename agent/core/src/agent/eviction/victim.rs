@@ -162,7 +162,7 @@ impl Evictions {
                 }
                 Fate::GivenUp(why) => {
                     let PodTermination { pod, mark, marked_at, .. } = &victim.termination;
-                    if mark.was_sent() {
+                    if mark.may_have_applied() {
                         own_marks.remove_of_victim(pod.clone(), *marked_at);
                     }
                     self.give_victim_up(&victim, &why, facts, out);
