@@ -92,8 +92,10 @@ impl Kill {
     /// Merges another witness's report.
     pub(super) fn hear(&mut self, other: OomKill) {
         let known = other.constraint != OomConstraint::Unknown;
-        // The order of witnesses is the order of trust.
-        let trusted = other.witness < self.what.witness;
+        // The order of witnesses is the order of trust. Of the same witness the last word counts:
+        // earlier ones were about children.
+        let last = other.witness == self.what.witness && other.at >= self.what.at;
+        let trusted = other.witness < self.what.witness || last;
         let what = &mut self.what;
         if known && (trusted || what.constraint == OomConstraint::Unknown) {
             what.limit = other.limit.or(what.limit.filter(|_| what.constraint == other.constraint));

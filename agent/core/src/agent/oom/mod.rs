@@ -92,6 +92,14 @@ impl Oom {
             known.hear(kill);
             return;
         }
+        // A container ends once: whoever reports that end again adds to the same kill.
+        if let Some(known) = self.kills.get_mut(&place)
+            && known.has_ended_container()
+            && kill.container_lives == Some(false)
+        {
+            known.hear(kill);
+            return;
+        }
         let known = self.kills.get(&place);
         // Reports may overtake each other: this child was killed before its container ended.
         if kill.container_lives == Some(true) && known.is_some_and(Kill::has_ended_container) {

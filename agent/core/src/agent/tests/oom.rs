@@ -140,6 +140,25 @@ fn a_child_killed_before_the_end_and_reported_after_it_changes_nothing() {
 }
 
 #[test]
+fn a_late_word_about_a_child_does_not_change_the_cause_of_an_end_that_two_witnesses_saw() {
+    use OomConstraint::{ContainerLimit, Node};
+    let mut world = of_job();
+    world.killed(Node, |kill| kill.witness = OomWitness::KernelLog);
+    // The next witness has two kills to report: of a child, which is ignored, and the same end.
+    world.killed(Node, |kill| kill.container_lives = Some(true));
+    world.killed(Node, |_| ());
+    // The log about a child that was killed at the container's limit before.
+    world.killed(ContainerLimit, |kill| {
+        kill.witness = OomWitness::KernelLog;
+        kill.container_lives = Some(true);
+    });
+    world.pass(ms(2_000));
+    assert_eq!(world.why("a"), Some("NodeOutOfMemory"));
+    assert_eq!(world.tally(Node), OomTally { ended: 1, lived_on: 0, unknown: 0 });
+    assert_eq!(world.tally(ContainerLimit), OomTally { ended: 0, lived_on: 1, unknown: 0 });
+}
+
+#[test]
 fn what_was_short_makes_the_reason_and_the_message() {
     use OomConstraint::{ContainerLimit, Node, PodLimit, Unknown};
     let limited = "The kernel killed container main: the container was at its memory limit of \
