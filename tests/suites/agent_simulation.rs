@@ -49,6 +49,13 @@ const KEPT: [(u64, bool); 23] = [
     (5_009_608, false),
     // A pod started after its mark, just before the machine was off.
     (5_017_266, false),
+    // A pod that the agent had never seen ran when the node was announced as drained.
+    (3_028_526, false),
+    (1_035_545, false),
+    // The log about a child arrived after two witnesses had seen the end of its container.
+    (3_015_361, false),
+    // A mark was refused as the runtime told that its pod had ended before the shutdown.
+    (9_105_540, false),
 ];
 
 /// Seeds without faults that run once per action of the agent, which is killed after it.

@@ -50,6 +50,12 @@ impl Runtime {
         ActionResult::Runtime(state.await.map_err(|error: CriError| error.failure()))
     }
 
+    /// Carries out `Action::ListRuntimePods`.
+    pub async fn list_pods(&self) -> ActionResult {
+        let pods = async { state::read_all(&self.client().await?).await };
+        ActionResult::RuntimePods(pods.await.map_err(|error: CriError| error.failure()))
+    }
+
     /// Carries out `Action::StopPod`. Takes at most its grace, twice its stop timeout, and 3 s.
     pub async fn stop_pod(&self, pod: &PodRef, wanted: Stop<'_>) -> ActionResult {
         let state = async { stop::stop(&self.client().await?, &pod.uid, wanted).await };

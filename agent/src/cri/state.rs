@@ -1,14 +1,20 @@
 //! Reads the runtime's state of one pod.
 
+use std::collections::BTreeMap;
+
 use agent_core::pod::PodUid;
-use agent_core::protocol::event::{RuntimeContainer, RuntimeState};
+use agent_core::protocol::action::PodRef;
+use agent_core::protocol::event::{RuntimeContainer, RuntimePod, RuntimeState};
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use tokio::time::timeout;
 
 use super::client::{Client, READ_TIME_MAX};
 use super::error::CriError;
-use super::wire::{CONTAINER_NAME_LABEL, Container, ContainerState, PodSandbox, PodSandboxState};
+use super::wire::{
+    CONFIG_SOURCE_ANNOTATION, CONTAINER_NAME_LABEL, Container, ContainerState, POD_NAME_LABEL,
+    POD_NAMESPACE_LABEL, POD_UID_LABEL, PodSandbox, PodSandboxState,
+};
 
 /// A pod's containers and sandboxes, as listed.
 #[derive(Debug)]
@@ -23,11 +29,11 @@ impl Listed {
     ///
     /// The containers come first. A container that appears between the two reads shows by its
     /// sandbox, which is then ready. In the other order it would not show at all.
-    pub(super) async fn read(client: &Client, uid: &PodUid) -> Result<Self, CriError> {
+    pub(super) async fn read(client: &Client, of: Option<&PodUid>) -> Result<Self, CriError> {
         let lists = async {
-            let mut containers = client.containers(Some(uid)).await?;
+            let mut containers = client.containers(of).await?;
             containers.sort_by_key(|container| container.created_at);
-            Ok(Self { containers, sandboxes: client.sandboxes(Some(uid)).await? })
+            Ok(Self { containers, sandboxes: client.sandboxes(of).await? })
         };
         in_time("ListContainers", lists).await
     }
@@ -74,7 +80,7 @@ impl Container {
 /// The runtime's state of the pod, with exit codes.
 pub(super) async fn read(client: &Client, uid: &PodUid) -> Result<RuntimeState, CriError> {
     let state = async {
-        let listed = Listed::read(client, uid).await?;
+        let listed = Listed::read(client, Some(uid)).await?;
         let containers = listed.latest().map(|container| with_exit(client, container));
         Ok(RuntimeState {
             containers: try_join_all(containers).await?,
@@ -83,6 +89,40 @@ pub(super) async fn read(client: &Client, uid: &PodUid) -> Result<RuntimeState, 
         })
     };
     in_time("ContainerStatus", state).await
+}
+
+/// All pods that the runtime knows. What no kubelet has labelled is not a pod's.
+pub(super) async fn read_all(client: &Client) -> Result<Vec<RuntimePod>, CriError> {
+    Ok(grouped(&Listed::read(client, None).await?))
+}
+
+fn grouped(listed: &Listed) -> Vec<RuntimePod> {
+    let mut pods = BTreeMap::new();
+    let sandboxes = listed.sandboxes.iter().map(|sandbox| {
+        let source = sandbox.annotations.get(CONFIG_SOURCE_ANNOTATION);
+        let is_static = source.is_some_and(|source| source != "api");
+        (&sandbox.labels, is_static, sandbox.state() == PodSandboxState::Ready)
+    });
+    let containers = listed
+        .containers
+        .iter()
+        .map(|container| (&container.labels, false, container.state() != ContainerState::Exited));
+    for (labels, is_static, may_run) in sandboxes.chain(containers) {
+        let Some(uid) = labels.get(POD_UID_LABEL) else { continue };
+        let label = |key: &str| labels.get(key).cloned().unwrap_or_default();
+        let pod = pods.entry(uid).or_insert_with(|| RuntimePod {
+            pod: PodRef {
+                namespace: label(POD_NAMESPACE_LABEL),
+                name: label(POD_NAME_LABEL),
+                uid: PodUid(uid.clone()),
+            },
+            is_static: false,
+            may_run: false,
+        });
+        pod.is_static |= is_static;
+        pod.may_run |= may_run;
+    }
+    pods.into_values().collect()
 }
 
 /// A container, with how it ended if it has. A container that was removed since it was listed keeps
@@ -166,6 +206,45 @@ mod tests {
         assert_eq!(ids(listed.latest()), ["init-1", "b-3", "a-4", "b-5", "c-6"]);
         assert_eq!(ids(listed.alive()), ["b-3", "b-5", "c-6"]);
         assert_eq!(ids(listed.stillborn()), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn all_pods_are_grouped_by_their_uid_and_what_may_run_shows() {
+        use ContainerState::{Created, Exited};
+        let of = |uid: &str| {
+            let label = |key: &str, of: &str| (key.to_owned(), of.to_owned());
+            let (name, space) = (label(POD_NAME_LABEL, uid), label(POD_NAMESPACE_LABEL, "space"));
+            BTreeMap::from([label(POD_UID_LABEL, uid), name, space])
+        };
+        let place = |uid: &str, state, source: &str| PodSandbox {
+            labels: of(uid),
+            annotations: [(CONFIG_SOURCE_ANNOTATION.to_owned(), source.to_owned())].into(),
+            ..sandbox(uid, state)
+        };
+        let container =
+            |uid: &str, state| Container { labels: of(uid), ..container("c", 1, state, uid) };
+        let listed = Listed {
+            containers: vec![
+                container("alive", Created),
+                container("ended", Exited),
+                Container { labels: BTreeMap::new(), ..container("foreign", Created) },
+            ],
+            sandboxes: vec![
+                place("alive", PodSandboxState::NotReady, "api"),
+                place("ended", PodSandboxState::NotReady, "api"),
+                place("file", PodSandboxState::Ready, "file"),
+                PodSandbox { labels: of("old"), ..sandbox("old", PodSandboxState::Ready) },
+            ],
+        };
+        let found = grouped(&listed);
+        let found = found.iter().map(|pod| (pod.pod.name.as_str(), pod.is_static, pod.may_run));
+        let expected = [
+            ("alive", false, true),
+            ("ended", false, false),
+            ("file", true, true),
+            ("old", false, true),
+        ];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub(super) async fn stop(
 ) -> Result<RuntimeState, CriError> {
     let Stop { grace_seconds, sidecars, reach, stop_timeout } = wanted;
     let time = Time::from_now(grace_seconds, stop_timeout);
-    let listed = Listed::read(client, uid).await?;
+    let listed = Listed::read(client, Some(uid)).await?;
     let stopped = match stop_alive(client, &listed, grace_seconds, sidecars, time).await {
         Ok(()) if reach == Reach::Pod => stop_rest(client, uid, &listed, time).await,
         stopped => stopped,
@@ -145,7 +145,7 @@ async fn stop_sandboxes(client: &Client, listed: &Listed, time: Time) -> Result<
 /// that does not run. It would stay "not exited" forever, and the agent could not report the pod's
 /// end. It has no exit code to lose.
 async fn remove_stillborn(client: &Client, uid: &PodUid, time: Time) -> Result<(), CriError> {
-    let listed = Listed::read(client, uid).await?;
+    let listed = Listed::read(client, Some(uid)).await?;
     let removals = listed
         .stillborn()
         .map(|container| client.remove_container(&container.id, time.at_most(time.stop_timeout)));

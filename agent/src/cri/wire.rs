@@ -16,6 +16,12 @@ use super::stats::{
 
 /// Label of containers and sandboxes: the pod's UID. The kubelet sets it.
 pub const POD_UID_LABEL: &str = "io.kubernetes.pod.uid";
+/// Label of containers and sandboxes: the pod's name.
+pub const POD_NAME_LABEL: &str = "io.kubernetes.pod.name";
+/// Label of containers and sandboxes: the pod's namespace.
+pub const POD_NAMESPACE_LABEL: &str = "io.kubernetes.pod.namespace";
+/// Annotation of sandboxes: where the kubelet has the pod from, `api`, `file` or `http`.
+pub const CONFIG_SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
 /// Label of containers: their name in the pod's spec.
 pub const CONTAINER_NAME_LABEL: &str = "io.kubernetes.container.name";
 

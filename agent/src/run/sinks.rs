@@ -58,7 +58,7 @@ impl Sinks for AllSinks {
                 Action::MeasurePods { of, pods } => {
                     ActionResult::Figures(sinks.measure.pods(of, pods).await)
                 }
-                Action::StopPod { .. } | Action::InspectPod(_) => {
+                Action::StopPod { .. } | Action::InspectPod(_) | Action::ListRuntimePods => {
                     runtime(sinks.runtime, action).await
                 }
                 Action::EmitEvent(notice) => {
@@ -79,6 +79,7 @@ async fn runtime(runtime: Option<Runtime>, action: Action) -> ActionResult {
             let wanted = Stop { grace_seconds, sidecars: &sidecars, reach, stop_timeout };
             runtime.stop_pod(&pod, wanted).await
         }
+        (Some(runtime), Action::ListRuntimePods) => runtime.list_pods().await,
         _ => {
             let words = "no container runtime may be used";
             ActionResult::Runtime(Err(Failure::new(FailureKind::Other, words)))

@@ -53,6 +53,10 @@ impl Agent {
                 }
             }
             Task::EmitEvent => {}
+            Task::ListRuntimePods => {
+                let result = content!(result, RuntimePods);
+                self.shutdowns.runtime_pods_listed(&result, facts, out);
+            }
             Task::Measure => self.evictions.measured(content!(result, Measured), facts, out),
             Task::MeasurePods(of) => {
                 let figures = content!(result, Figures);
@@ -97,9 +101,7 @@ impl Agent {
             {
                 own_marks.was_stopped_late(uid, result, facts);
             }
-            (Part::Shutdown | Part::Drained, answer) => {
-                shutdowns.answered((part, verb), uid, answer, facts, out);
-            }
+            (Part::Shutdown, answer) => shutdowns.answered(verb, uid, answer, facts, out),
             (Part::OwnMarks, answer) => own_marks.answered(verb, uid, answer, facts, out),
             (Part::Survivors, Answer::Runtime(result)) => {
                 let evicts = |uid: &PodUid| evictions.has(uid);

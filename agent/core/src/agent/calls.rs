@@ -21,8 +21,6 @@ use crate::termination::progress::{PodTermination, Terminator};
 pub(super) enum Part {
     /// The shutdown that goes on.
     Shutdown,
-    /// The check before the drained record.
-    Drained,
     /// The audit of our marks.
     OwnMarks,
     /// Its check of pods that live under a mark of ours.
@@ -58,6 +56,8 @@ pub(super) enum Task {
     Publish,
     Taint,
     NodeCondition(&'static str),
+    /// Asks the runtime for all its pods, before the drained record.
+    ListRuntimePods,
     Measure,
     MeasurePods(Resource),
     EmitEvent,
@@ -78,6 +78,7 @@ impl Task {
             | Self::ReleaseLock
             | Self::RaiseDelay
             | Self::Journal
+            | Self::ListRuntimePods
             | Self::Measure
             | Self::MeasurePods(_) => false,
         }

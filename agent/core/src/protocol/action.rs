@@ -87,6 +87,8 @@ pub enum Action {
     },
     /// Reads the runtime's state of the pod. → `Runtime`.
     InspectPod(PodRef),
+    /// Lists all pods that the runtime knows. → `RuntimePods`.
+    ListRuntimePods,
     /// Samples the node: signals, stalls, swap. Reads only files of the host. → `Measured`.
     Measure,
     /// Measures the usage of pods. → `Figures`.

@@ -9,7 +9,7 @@ use super::action::ActionId;
 pub use super::journal::ShutdownKind;
 use super::node::KubeletFacts;
 use super::pressure::{Figures, Measured, OomKill, OomdKill, Stalling};
-use crate::pod::{PodUid, PodView};
+use crate::pod::{PodRef, PodUid, PodView};
 
 /// The clocks, read together at one moment. ([AP22])
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,10 +131,23 @@ pub enum ActionResult {
     Pod(Outcome<Option<Box<PodView>>>),
     /// State of the pod in the container runtime.
     Runtime(Result<RuntimeState, Failure>),
+    /// All pods that the container runtime knows.
+    RuntimePods(Result<Vec<RuntimePod>, Failure>),
     /// A sample of the node.
     Measured(Measured),
     /// Usage of the pods.
     Figures(Result<Figures, Failure>),
+}
+
+/// One pod in the list of all that the container runtime knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimePod {
+    /// The pod, as its kubelet has named it to the runtime.
+    pub pod: PodRef,
+    /// Whether the kubelet has it from elsewhere than the API.
+    pub is_static: bool,
+    /// Whether a sandbox of it is READY, or a container has not exited.
+    pub may_run: bool,
 }
 
 /// State of one pod in the container runtime, including exited containers.

@@ -137,6 +137,11 @@ impl Runtime {
         self.sandboxes.get(uid).is_some_and(|sandbox| sandbox.ready || sandbox.running() > 0)
     }
 
+    /// The pods that it knows.
+    pub(super) fn pods(&self) -> impl Iterator<Item = &PodUid> {
+        self.sandboxes.keys()
+    }
+
     /// What the runtime answers about the pod.
     pub(super) fn account(&self, uid: &PodUid) -> RuntimeState {
         let Some(sandbox) = self.sandboxes.get(uid) else { return RuntimeState::default() };

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
-use agent_core::protocol::action::{Action, ActionId, Purpose, Reach};
-use agent_core::protocol::event::ActionResult;
+use agent_core::protocol::action::{Action, ActionId, PodRef, Purpose, Reach};
+use agent_core::protocol::event::{ActionResult, RuntimePod};
 use agent_core::shutdown::Mode;
 use epilogue_common::outcome::{Failure, FailureKind};
 
 use super::logind::Stage;
 use super::wire::Verb;
-use super::world::{Life, World};
+use super::world::{Life, World, name_of};
 use crate::controller::agenda::Moment;
 
 /// How long a stop continues after the grace: the time that the runtime gets for SIGKILL.
@@ -58,6 +58,7 @@ impl World {
                 self.stop_pod(id, &pod.uid, grace_seconds, reach);
             }
             Action::InspectPod(pod) => self.inspect_pod(id, &pod.uid),
+            Action::ListRuntimePods => self.list_runtime_pods(id),
             Action::Measure => self.measure(id),
             Action::MeasurePods { of, pods } => self.measure_pods(id, of, &pods),
             Action::Log(_) => {}
@@ -193,6 +194,20 @@ impl World {
         let account = self.runtime.account(uid);
         let pause = self.random.millis(2, 30);
         self.finish_after(pause, id, ActionResult::Runtime(Ok(account)));
+    }
+
+    fn list_runtime_pods(&mut self, id: ActionId) {
+        if !self.runtime.answers {
+            return self.finish_after(Duration::from_secs(2), id, silent());
+        }
+        let listed = |uid: &PodUid| RuntimePod {
+            pod: PodRef { namespace: "a".into(), name: name_of(uid).into(), uid: uid.clone() },
+            is_static: self.ledger.is_static(uid),
+            may_run: self.runtime.is_up(uid),
+        };
+        let pods = self.runtime.pods().map(listed).collect();
+        let pause = self.random.millis(2, 30);
+        self.finish_after(pause, id, ActionResult::RuntimePods(Ok(pods)));
     }
 
     fn stop_pod(&mut self, id: ActionId, uid: &PodUid, grace_seconds: u32, reach: Reach) {

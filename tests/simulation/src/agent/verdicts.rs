@@ -47,7 +47,11 @@ impl World {
     pub(super) fn judge_action(&mut self, id: ActionId, action: &Action) {
         let checks = matches!(
             action,
-            Action::Log(_) | Action::Measure | Action::MeasurePods { .. } | Action::InspectPod(_)
+            Action::Log(_)
+                | Action::Measure
+                | Action::MeasurePods { .. }
+                | Action::InspectPod(_)
+                | Action::ListRuntimePods
         );
         if !checks {
             self.ledger.recent_actions += 1;

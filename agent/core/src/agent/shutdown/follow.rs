@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::calls::{Answer, Part, Verb};
+use epilogue_common::outcome::Failure;
+
+use super::super::calls::{Answer, Verb};
 use super::super::delay_lock::{CHECK_LASTS, DelayLock};
 use super::super::facts::{Facts, News, Situation};
 use super::super::mode::Detected;
@@ -15,6 +17,7 @@ use super::journaled::Journaled;
 use super::run::Begin;
 use super::{Release, Shutdown};
 use crate::pod::{PodUid, PodView};
+use crate::protocol::event::RuntimePod;
 use crate::shutdown::Mode;
 use crate::termination::progress::Terminator;
 
@@ -263,18 +266,26 @@ impl Shutdowns {
     /// Takes an answer about a pod.
     pub(in super::super) fn answered(
         &mut self,
-        (part, verb): (Part, Verb),
+        verb: Verb,
         uid: &PodUid,
         answer: Answer<'_>,
         facts: &Facts,
         out: &mut Out,
     ) {
-        let Some(shutdown) = &mut self.current else { return };
-        match (part, answer) {
-            (Part::Drained, Answer::Runtime(result)) => {
-                shutdown.drained_inspected(uid, result, facts, out);
-            }
-            _ => shutdown.answered(verb, uid, answer, facts, out),
+        if let Some(shutdown) = &mut self.current {
+            shutdown.answered(verb, uid, answer, facts, out);
+        }
+    }
+
+    /// Takes the runtime's list of all its pods.
+    pub(in super::super) fn runtime_pods_listed(
+        &mut self,
+        result: &Result<Vec<RuntimePod>, Failure>,
+        facts: &Facts,
+        out: &mut Out,
+    ) {
+        if let Some(shutdown) = &mut self.current {
+            shutdown.runtime_pods_listed(result, facts, out);
         }
     }
 

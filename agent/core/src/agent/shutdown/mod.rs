@@ -129,7 +129,7 @@ enum Release {
     /// The agent holds the lock and awaits reports.
     Holding,
     /// The agent asks the runtime whether anything runs.
-    Inspecting(BTreeMap<PodUid, (PodRef, Attempt)>),
+    Inspecting(Attempt),
     /// The drained record is being written since then, on CLOCK_MONOTONIC.
     Drained(Duration),
     /// The summary is being written to the disk.

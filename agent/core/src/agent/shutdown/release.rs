@@ -1,12 +1,11 @@
 //! Runs P5: the drained record, the journal's summary, and the release of the lock. ([AP13])
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use epilogue_common::announcement::Announcement;
 use epilogue_common::outcome::Failure;
 
-use super::super::calls::{Part, Verb};
+use super::super::calls::Task;
 use super::super::delay_lock::DelayLock;
 use super::super::facts::Facts;
 use super::super::node::NodeWrites;
@@ -15,8 +14,8 @@ use super::super::out::Out;
 use super::left::{left_behind, number, words};
 use super::{KUBELET_GONE, Release, Shutdown};
 use crate::pod::{Owner, PodSource, PodUid, PodView};
-use crate::protocol::action::PodRef;
-use crate::protocol::event::RuntimeState;
+use crate::protocol::action::{Action, PodRef};
+use crate::protocol::event::RuntimePod;
 use crate::protocol::journal::Record;
 use crate::shutdown::Mode;
 use crate::shutdown::budget::Step;
@@ -105,8 +104,7 @@ impl Shutdown {
             self.close(facts, out, node);
             return;
         }
-        let inspections = self.all_that_should_have_ended(facts);
-        self.release = Release::Inspecting(inspections);
+        self.release = Release::Inspecting(Attempt::wanted());
     }
 
     fn is_at_rest(&self, facts: &Facts) -> bool {
@@ -140,33 +138,22 @@ impl Shutdown {
         out.calls.log(false, None, "the lock is held on: there is something to wait for again");
     }
 
-    /// Every pod that was here, except DaemonSet pods, static pods and our own.
-    fn all_that_should_have_ended(&self, facts: &Facts) -> BTreeMap<PodUid, (PodRef, Attempt)> {
-        let remains =
-            |pod: &PodView| pod.owner == Owner::DaemonSet || pod.source == PodSource::Static;
-        let stays = |uid: &PodUid| facts.is_own(uid) || facts.pods.get(uid).is_some_and(remains);
-        let cached = facts.pods.iter().map(PodRef::of);
-        let ended = self.terminations.values().map(|termination| termination.pod.clone());
-        let all = cached.chain(ended).filter(|pod| !stays(&pod.uid));
-        all.map(|pod| (pod.uid.clone(), (pod, Attempt::wanted()))).collect()
-    }
-
+    /// Asks the runtime once for all its pods, and announces the node as drained if that proves it.
     fn inspect_all(&mut self, over: bool, facts: &Facts, out: &mut Out, node: &mut NodeWrites) {
-        let lives = facts.kubelet.lives();
-        let Release::Inspecting(inspections) = &mut self.release else { return };
+        let Release::Inspecting(list) = &mut self.release else { return };
         // A live kubelet soon restarts the containers that it still considers running.
         let returns = |pod: &PodView| {
             let ends = pod.is_terminal() || pod.is_to_end() || pod.cannot_run_again();
-            lives && !ends && pod.running_since.is_some()
+            !remains(&pod.uid, facts) && !ends && pod.running_since.is_some()
         };
         let returning = self.found.mode == Mode::Replace
-            && inspections.keys().any(|uid| facts.pods.get(uid).is_some_and(returns));
-        let unproven = inspections.values().any(|(_, inspect_all)| inspect_all.is_given_up());
-        if over || unproven || returning {
+            && facts.kubelet.lives()
+            && facts.pods.iter().any(returns);
+        if over || returning || list.is_given_up() {
             self.close(facts, out, node);
             return;
         }
-        if inspections.values().all(|(_, inspect_all)| inspect_all.is_done()) {
+        if list.is_done() {
             self.release = Release::Drained(facts.clock.monotonic());
             let boot_id = facts.settings.boot_id.clone();
             let at = facts.clock.now().wall;
@@ -175,33 +162,49 @@ impl Shutdown {
             node.send(facts, out);
             return;
         }
-        for (pod, inspect_all) in inspections.values_mut() {
-            out.calls.inspect((Part::Drained, Verb::Inspect), pod, inspect_all, &facts.clock);
+        // A list that was requested before is older than what has appeared since.
+        let asked = out.calls.count(|task| *task == Task::ListRuntimePods) > 0;
+        if !asked && list.is_due(&facts.clock) {
+            list.sent();
+            out.calls.send(Task::ListRuntimePods, Action::ListRuntimePods);
         }
     }
 
-    /// Takes the runtime's response about a pod for the drained record.
-    pub(super) fn drained_inspected(
+    /// Takes the runtime's list of all pods for the drained record.
+    pub(super) fn runtime_pods_listed(
         &mut self,
-        uid: &PodUid,
-        result: &Result<RuntimeState, Failure>,
+        result: &Result<Vec<RuntimePod>, Failure>,
         facts: &Facts,
         out: &mut Out,
     ) {
-        let Release::Inspecting(inspections) = &mut self.release else { return };
-        let Some((pod, inspect_all)) = inspections.get_mut(uid) else { return };
-        let has_run = facts.pods.get(uid).is_none_or(|pod| pod.has_run);
-        let proven = result.as_ref().is_ok_and(|state| state.proves_end(has_run));
-        if proven {
-            inspect_all.done();
-        } else {
-            inspect_all.give_up();
-            out.calls.log(
-                false,
-                Some(pod),
-                "it may still run: the node is not announced as drained",
-            );
+        let Release::Inspecting(list) = &mut self.release else { return };
+        if !list.is_in_flight() {
+            return;
         }
+        list.done();
+        let obstacle = match result {
+            Ok(pods) => self.may_still_run(pods, facts).map(|pod| (Some(pod), String::new())),
+            Err(failure) => Some((None, format!(" ({failure})"))),
+        };
+        if let Some((pod, why)) = obstacle {
+            self.release = Release::Inspecting(Attempt::given_up());
+            let text = format!("it may still run: the node is not announced as drained{why}");
+            out.calls.log(false, pod.as_ref(), text);
+        }
+    }
+
+    /// The first pod that the runtime does not prove to have ended: one that the agent has never
+    /// seen may run, and a runtime that does not know a pod that has run may be another one.
+    fn may_still_run(&self, listed: &[RuntimePod], facts: &Facts) -> Option<PodRef> {
+        let runs = |of: &&RuntimePod| of.may_run && !of.is_static && !remains(&of.pod.uid, facts);
+        if let Some(running) = listed.iter().find(runs) {
+            return Some(running.pod.clone());
+        }
+        let cached = facts.pods.iter().filter(|pod| pod.has_run).map(PodRef::of);
+        let gone = self.terminations.values().map(|termination| termination.pod.clone());
+        let gone = gone.filter(|pod| facts.pods.get(&pod.uid).is_none());
+        let known = |uid: &PodUid| listed.iter().any(|listed| listed.pod.uid == *uid);
+        cached.chain(gone).find(|pod| !remains(&pod.uid, facts) && !known(&pod.uid))
     }
 
     /// Writes the summary to the disk before the lock is released.
@@ -268,4 +271,10 @@ impl Shutdown {
         let warning = self.time_is_over(now);
         out.calls.log(warning, None, text);
     }
+}
+
+/// Whether the pod stays on a drained node: a DaemonSet's, a static one, or our own.
+fn remains(uid: &PodUid, facts: &Facts) -> bool {
+    let stays = |pod: &PodView| pod.owner == Owner::DaemonSet || pod.source == PodSource::Static;
+    facts.is_own(uid) || facts.pods.get(uid).is_some_and(stays)
 }

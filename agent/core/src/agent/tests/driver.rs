@@ -9,11 +9,12 @@ use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::agent::{Agent, Features, Plan, Settings};
-use crate::pod::{Disruption, Phase, PodUid, PodView};
+use crate::pod::tests::pod;
+use crate::pod::{Disruption, Phase, PodRef, PodSource, PodUid, PodView};
 use crate::protocol::action::{Action, ActionId, Purpose, Reach};
 use crate::protocol::event::{
-    ActionResult, Announcement, Event, LogindState, Now, RuntimeContainer, RuntimeState,
-    ShutdownKind,
+    ActionResult, Announcement, Event, LogindState, Now, RuntimeContainer, RuntimePod,
+    RuntimeState, ShutdownKind,
 };
 use crate::protocol::journal::Record;
 use crate::protocol::node::{Healthz, KubeletFacts};
@@ -87,6 +88,8 @@ pub(crate) struct World {
     pub(crate) suspended: Duration,
     pub(crate) pods: BTreeMap<String, PodView>,
     pub(crate) runtime: BTreeMap<String, RuntimeState>,
+    /// Pods that the API no longer has.
+    past: Vec<PodRef>,
     pub(crate) journal: Vec<Record>,
     pub(crate) node_says: Option<String>,
     pub(crate) readiness: Option<String>,
@@ -127,6 +130,7 @@ impl World {
             suspended: Duration::ZERO,
             pods,
             runtime: BTreeMap::new(),
+            past: Vec::new(),
             journal: Vec::new(),
             node_says: None,
             readiness: None,
@@ -349,6 +353,7 @@ impl World {
                 | Action::CloseJournal
                 | Action::StopPod { .. }
                 | Action::InspectPod(_)
+                | Action::ListRuntimePods
                 | Action::Measure
                 | Action::MeasurePods { .. }
         );
@@ -423,6 +428,7 @@ impl World {
 
     pub(crate) fn gone(&mut self, name: &str) {
         let pod = self.pods.remove(name).expect("must be a pod");
+        self.past.push(PodRef::of(&pod));
         self.event(Event::PodGone(pod.uid));
     }
 
@@ -513,14 +519,32 @@ impl World {
                 }
                 ActionResult::Runtime(Ok(state.clone()))
             }
-            Action::InspectPod(pod) => {
-                let state = self.runtime.get(&pod.name).cloned();
-                let ended = self.pods.get(&pod.name).is_none_or(PodView::is_terminal);
-                let code = if ended { Some(143) } else { None };
-                ActionResult::Runtime(Ok(state.unwrap_or_else(|| runtime(&[code]))))
-            }
+            Action::InspectPod(pod) => ActionResult::Runtime(Ok(self.account(&pod.name))),
+            Action::ListRuntimePods => ActionResult::RuntimePods(Ok(self.runtime_pods())),
             _ => self.scarcity.carry_out(action, self.now),
         }
+    }
+
+    fn account(&self, name: &str) -> RuntimeState {
+        let ended = self.pods.get(name).is_none_or(PodView::is_terminal);
+        let code = if ended { Some(143) } else { None };
+        self.runtime.get(name).cloned().unwrap_or_else(|| runtime(&[code]))
+    }
+
+    /// The pods that the runtime knows. What only `runtime` has was never in the API.
+    fn runtime_pods(&self) -> Vec<RuntimePod> {
+        let api = self.pods.values().map(|pod| (PodRef::of(pod), pod.source == PodSource::Static));
+        let past = self.past.iter().map(|pod| (pod.clone(), false));
+        let mut known: Vec<_> = api.chain(past).collect();
+        let is_new = |name: &&String| !known.iter().any(|(pod, _)| pod.name == **name);
+        let unseen: Vec<_> = self.runtime.keys().filter(is_new).collect();
+        known.extend(unseen.into_iter().map(|name| (PodRef::of(&pod(name)), false)));
+        let listed = |(pod, is_static): (PodRef, bool)| {
+            let state = self.account(&pod.name);
+            let may_run = !state.nothing_runs();
+            (!state.knows_nothing()).then_some(RuntimePod { pod, is_static, may_run })
+        };
+        known.into_iter().filter_map(listed).collect()
     }
 
     fn patch(&mut self, name: &str, body: &serde_json::Value) -> Result<(), Failure> {
@@ -614,6 +638,7 @@ fn refused(action: &Action, failure: Failure) -> ActionResult {
     match action {
         Action::ReadPod(_) => ActionResult::Pod(Err(failure)),
         Action::StopPod { .. } | Action::InspectPod(_) => ActionResult::Runtime(Err(failure)),
+        Action::ListRuntimePods => ActionResult::RuntimePods(Err(failure)),
         Action::RaiseDelay { .. } => ActionResult::Delay(Err(failure)),
         _ => ActionResult::Done(Err(failure)),
     }
@@ -648,6 +673,7 @@ fn printed(action: &Action) -> String {
         Action::ReadPod(pod) => format!("read {}", pod.name),
         Action::StopPod { pod, grace_seconds, .. } => format!("stop {} {grace_seconds}", pod.name),
         Action::InspectPod(pod) => format!("inspect {}", pod.name),
+        Action::ListRuntimePods => "list".into(),
         Action::Measure => "measure".into(),
         Action::MeasurePods { of, pods } => format!("measure {of:?} of {}", pods.len()),
         Action::SetNodeCondition { kind, stands, .. } => format!("{kind} {stands}"),

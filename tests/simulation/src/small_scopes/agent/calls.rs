@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use agent_core::pod::{PodRef, TERMINATION_BY_KUBELET};
 use agent_core::protocol::action::{Action, ActionId, Reach};
-use agent_core::protocol::event::{ActionResult, Event};
+use agent_core::protocol::event::{ActionResult, Event, RuntimePod};
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use serde_json::{Value, json};
@@ -131,6 +131,14 @@ impl State {
             Action::InspectPod(pod) => {
                 let state = self.number(pod).map(|number| self.pods[number].runtime());
                 ActionResult::Runtime(Ok(state.unwrap_or_default()))
+            }
+            Action::ListRuntimePods => {
+                let listed = self.pods.iter().map(|pod| RuntimePod {
+                    pod: PodRef { namespace: "a".into(), name: String::new(), uid: pod.uid() },
+                    is_static: false,
+                    may_run: !pod.runtime().nothing_runs(),
+                });
+                ActionResult::RuntimePods(Ok(listed.collect()))
             }
             write => done(self.write(write, scope)?),
         };
