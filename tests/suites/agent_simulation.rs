@@ -54,6 +54,8 @@ const KEPT: [(u64, bool); 23] = [
     (1_035_545, false),
     // The log about a child arrived after two witnesses had seen the end of its container.
     (3_015_361, false),
+    // A second shutdown took a mark over, and the agent was restarted after it was cancelled.
+    (9_111_925, false),
     // A mark was refused as the runtime told that its pod had ended before the shutdown.
     (9_105_540, false),
 ];

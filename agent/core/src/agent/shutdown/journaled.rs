@@ -1,5 +1,6 @@
 //! Reads the journal at the start and resumes or reverts what it records. ([AP18])
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -147,6 +148,17 @@ fn shutdowns(journal: &[Record]) -> Vec<Journaled> {
     shutdowns
 }
 
+impl JournaledPod {
+    /// A shutdown takes over the marks of a cancelled one and does not record them again.
+    fn take_mark_of(&mut self, earlier: &Self) {
+        if self.marked_at.is_none() && !earlier.acknowledged.contains(&Intent::Clear) {
+            self.marked_at = earlier.marked_at;
+            self.had_run = earlier.had_run;
+        }
+        self.ends |= earlier.ends;
+    }
+}
+
 /// Reads the journal. Marks of earlier boots are checked; a shutdown of this boot waits for the
 /// state of logind.
 pub(in super::super) fn recall(
@@ -168,7 +180,10 @@ pub(in super::super) fn recall(
             continue;
         }
         for (uid, pod) in latest.take().into_iter().flat_map(|before| before.pods) {
-            shutdown.pods.entry(uid).or_insert(pod);
+            match shutdown.pods.entry(uid) {
+                Entry::Vacant(place) => drop(place.insert(pod)),
+                Entry::Occupied(known) => known.into_mut().take_mark_of(&pod),
+            }
         }
         latest = Some(shutdown);
     }

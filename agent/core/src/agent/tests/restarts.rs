@@ -433,6 +433,26 @@ fn a_journal_of_another_boot_and_a_new_shutdown_do_not_get_in_each_other_s_way()
 }
 
 #[test]
+fn a_mark_that_a_second_shutdown_took_over_is_known_after_a_restart() {
+    use crate::protocol::journal::{Intent, Record};
+    let mut world = World::standing(settings(), plain(), vec![job("a")]);
+    world.containers("a", &[None]);
+    world.answers.insert("delete *".into(), Answer::Hold);
+    world.shutdown(40);
+    assert!(world.pods["a"].is_disrupted());
+    // The shutdown is cancelled and announced again; the mark is known, so it is not set again.
+    let is_of_the_second = |record: &&Record| {
+        matches!(record, Record::Begun { .. } | Record::Intent { intent: Intent::End, .. })
+    };
+    let second: Vec<_> = world.journal.iter().filter(is_of_the_second).cloned().collect();
+    assert_eq!(second.len(), 2, "{:?}", world.journal);
+    world.journal.extend(second);
+    world.restart(settings());
+    world.started(plain(), false);
+    assert!(!world.pods["a"].is_disrupted(), "{:#?}", world.pods["a"]);
+}
+
+#[test]
 fn priority_groups_turned_off_still_mark_what_cannot_survive() {
     let mut settings = settings();
     let flags = PriorityGroupFlags {
