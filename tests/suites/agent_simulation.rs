@@ -56,6 +56,8 @@ const KEPT: [(u64, bool); 23] = [
     (3_015_361, false),
     // A second shutdown took a mark over, and the agent was restarted after it was cancelled.
     (9_111_925, false),
+    // A child was killed for memory just before the kubelet's SIGKILL.
+    (9_128_882, false),
     // A mark was refused as the runtime told that its pod had ended before the shutdown.
     (9_105_540, false),
 ];

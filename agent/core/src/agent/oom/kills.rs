@@ -125,8 +125,9 @@ impl Kill {
         }
     }
 
-    /// Takes the runtime's response.
-    pub(super) fn inspected(&mut self, state: Option<&RuntimeState>) {
+    /// Takes the runtime's response. `ends`: whether someone may have killed the container to end
+    /// its pod, as at the end of its grace. Then its exit does not tell who has killed it.
+    pub(super) fn inspected(&mut self, state: Option<&RuntimeState>, ends: bool) {
         self.inspect = Inspect::Over;
         let Some(state) = state else { return };
         let id = self.what.container_id.as_deref();
@@ -139,7 +140,8 @@ impl Kill {
         }
         // A container that exited with another code than that of SIGKILL has ended for itself.
         let by_itself = found.exit_code.is_some_and(|code| code != SIGKILLED);
-        if self.what.container_lives.is_none() && !by_itself {
+        let by_others = found.exited && ends;
+        if self.what.container_lives.is_none() && !by_itself && !by_others {
             self.what.container_lives = Some(!found.exited);
             self.decided = false;
         }

@@ -139,7 +139,7 @@ impl Oom {
     ) {
         match answer {
             Answer::Written(result) => self.was_written(uid, result, facts, out),
-            Answer::Runtime(result) => self.was_inspected(uid, result),
+            Answer::Runtime(result) => self.was_inspected(uid, result, facts),
             Answer::Read(_) => {}
         }
     }
@@ -204,10 +204,17 @@ impl Oom {
     }
 
     /// Applies the runtime's response to all waiting kills of the pod.
-    fn was_inspected(&mut self, uid: &PodUid, result: &Result<RuntimeState, Failure>) {
+    fn was_inspected(
+        &mut self,
+        uid: &PodUid,
+        result: &Result<RuntimeState, Failure>,
+        facts: &Facts,
+    ) {
+        let ends = |pod: &PodView| pod.is_to_end() || pod.is_disrupted();
+        let ends = facts.pods.get(uid).is_some_and(ends);
         for ((pod, _), kill) in &mut self.kills {
             if pod == uid && kill.inspect == Inspect::Asked {
-                kill.inspected(result.as_ref().ok());
+                kill.inspected(result.as_ref().ok(), ends);
             }
         }
     }
@@ -274,7 +281,7 @@ impl Oom {
                 out.emit_pod_event(pod, OOM_KILLED, &message);
             }
             None => {
-                let text = format!("{message} It is not known whether the container still runs.");
+                let text = format!("{message} It is not known whether that ended the container.");
                 out.calls.log(true, Some(&pod), text.clone());
                 out.emit_pod_event(pod, OOM_KILLED, &text);
             }

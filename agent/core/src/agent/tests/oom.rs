@@ -342,6 +342,23 @@ fn a_container_that_ended_for_itself_was_not_ended_by_an_earlier_kill() {
 }
 
 #[test]
+fn who_killed_a_container_of_a_pod_that_is_ended_is_not_known_by_its_exit() {
+    let ends: [(fn(&mut PodView), Option<&str>); 2] =
+        [(|_| (), Some("NodeOutOfMemory")), (|pod| pod.deletion_grace_seconds = Some(1), None)];
+    for (change, reason) in ends {
+        // Simulation seed 9128882: a child was killed, and the kubelet's SIGKILL came 9 ms later.
+        let mut world = of_job();
+        world.change("a", change);
+        world.containers("a", &[Some(137)]);
+        world.runtime.get_mut("a").expect("must be there").containers[0].id = "c1".into();
+        world.killed(OomConstraint::Node, |kill| kill.container_lives = None);
+        world.pass(ms(10_000));
+        assert_eq!(world.why("a"), reason, "{:#?}", world.log);
+        assert!(world.reported[0].0 == "ContainerOOMKilled", "{:?}", world.reported);
+    }
+}
+
+#[test]
 fn a_kill_may_be_known_before_its_pod() {
     let mut world = World::standing(wanting(|_| ()), armed(), Vec::new());
     world.ends_at_limit();
