@@ -23,7 +23,6 @@ pub mod go_module;
 pub mod install;
 pub mod kubeconfig;
 pub mod kubernetes;
-pub mod login1;
 pub mod matrix;
 pub mod namespace;
 pub mod network;

@@ -5,8 +5,6 @@
 #[allow(dead_code, reason = "the agent's own tests use all of it")]
 #[path = "../../agent/tests/host/configz.rs"]
 mod configz;
-#[path = "../../agent/tests/cri/double/mod.rs"]
-pub(crate) mod double;
 mod oom;
 mod pressure;
 mod refusals;

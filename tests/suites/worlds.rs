@@ -8,21 +8,15 @@ mod bus;
 mod faults;
 mod host;
 mod ledger;
-#[allow(dead_code, reason = "the agent's own tests use all of it")]
-#[path = "../../agent/tests/host/login1.rs"]
-mod login1;
 mod node_ledger;
 mod plan_checks;
 mod plots;
 mod shutdown;
-#[allow(dead_code, reason = "the agent's own tests use all of it")]
-#[path = "../../agent/tests/host/systemd1.rs"]
-mod systemd1;
 mod wire;
 mod world;
 
 use std::ops::RangeInclusive;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use epilogue_runtime::telemetry::{self, LogFormat};
 use jiff::Timestamp;
@@ -42,10 +36,6 @@ const SEEDS: u64 = 20;
 const MET_MIN: usize = 5;
 /// The verdicts must catch a broken controller within this many seeds.
 const CATCH_WITHIN: u64 = 10;
-
-/// logind's name, and the longest wait of its double.
-const NAME: &str = "org.freedesktop.login1";
-const WITHIN: Duration = Duration::from_mins(5);
 
 /// Shows the programs' log, with a filter such as `info` in `EPILOGUE_WORLD_LOG`.
 fn show_log() {

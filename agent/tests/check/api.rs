@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::{Host, seconds};
+use super::Host;
 
 /// The answers of the double.
 #[derive(Clone, Copy, Default)]
@@ -151,7 +151,7 @@ fn answer(line: &str, body: &str, answers: Answers) -> (u16, Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn reports_would_get_through_and_nothing_is_changed() {
     let host = Host::start();
-    let _logind = host.logind(seconds(40)).await;
+    let _logind = host.logind(40).await;
     let _cri = host.containers().await;
     let api = ApiDouble::start(&host, Answers::default()).await;
     let printed = host.check(&[&api.flag(), "--node-name=n"]).await;
@@ -185,7 +185,7 @@ async fn what_stands_in_the_way_of_reports_fails_with_its_remedy() {
         (Answers { no_node: true, ..Answers::default() }, "node n not found"),
     ];
     let host = Host::start();
-    let _logind = host.logind(seconds(40)).await;
+    let _logind = host.logind(40).await;
     for (answers, words) in table {
         let api = ApiDouble::start(&host, answers).await;
         let printed = host.check(&[&api.flag(), "--node-name=n"]).await;
@@ -205,7 +205,7 @@ async fn what_stands_in_the_way_of_reports_fails_with_its_remedy() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_mode_that_would_be_taken_is_reported() {
     let host = Host::start();
-    let _logind = host.logind(seconds(40)).await;
+    let _logind = host.logind(40).await;
     let printed = host.check(&[]).await;
     printed.assert("mode", "ok", "Replace: the agent deletes the pods through the API, because");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");

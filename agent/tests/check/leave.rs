@@ -2,8 +2,7 @@
 
 use agent_core::shutdown::logind_conf::OUR_DROP_IN;
 
-use super::{Host, Printed, agent, lock, seconds};
-use crate::login1::Behaviour;
+use super::{Candour, Down, Host, Printed, State, agent, lock, numbered};
 
 const JOURNAL: &str = "var/lib/epilogue-agent/journal";
 
@@ -48,14 +47,15 @@ async fn drop_in_and_journal_go_and_a_second_time_there_are_none() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn in_a_shutdown_and_alongside_an_agent_nothing_is_changed() {
-    let preparing = Behaviour { preparing: true, ..seconds(5) };
-    let held = Behaviour { locks: vec![lock("epilogue-agent", "delay", 0, 7)], ..seconds(5) };
-    let mute = Behaviour { mute: true, ..seconds(5) };
-    let table =
-        [(preparing, "shutting down"), (held, "stop it first"), (mute, "logind does not say")];
-    for (behaviour, why) in table {
+    type Change = fn(&mut State);
+    let table: [(Change, &str); 3] = [
+        (|logind| logind.down = Some(Down::AtOnce), "shutting down"),
+        (|it| it.locks = numbered(&[lock("epilogue-agent", "delay", 0, 7)]), "stop it first"),
+        (|logind| logind.candour = Candour::Refusing, "logind does not say"),
+    ];
+    for (change, why) in table {
         let host = with_leftovers();
-        let _logind = host.logind(behaviour).await;
+        let _logind = host.logind_with(5, change).await;
         let printed = host.leave().await;
         assert!(
             printed.code == 1 && printed.stderr.contains(why),

@@ -2,18 +2,14 @@
 //! double of logind, a double of the container runtime, and a directory for the host's files.
 
 mod api;
-mod bus;
-#[path = "../cri/double/mod.rs"]
-mod cri;
 mod leave;
-mod login1;
 
 use std::fs;
 use std::path::Path;
 
-use bus::PrivateBus;
-use cri::{Call, CriDouble, Fault, Script};
-use login1::{Access, Behaviour, Lock, Login1};
+use doubles::bus::PrivateBus;
+use doubles::cri::{Call, CriDouble, Fault, Script};
+use doubles::login1::{Candour, Down, Lock, Login1, State};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -44,8 +40,14 @@ impl Host {
         fs::write(path, text).expect("the root must be writable");
     }
 
-    async fn logind(&self, behaviour: Behaviour) -> Login1 {
-        Login1::start(&self.bus.address, behaviour).await
+    async fn logind(&self, delay_seconds: u64) -> Login1 {
+        Login1::start(&self.bus.address, self.root.path(), delay_seconds).await
+    }
+
+    async fn logind_with(&self, delay_seconds: u64, change: impl FnOnce(&mut State)) -> Login1 {
+        let logind = self.logind(delay_seconds).await;
+        logind.turn(change);
+        logind
     }
 
     /// Starts a container runtime with one running pod.
@@ -130,8 +132,9 @@ impl Printed {
     }
 }
 
-fn seconds(seconds: u64) -> Behaviour {
-    Behaviour { delay_us_max: seconds * 1_000_000, ..Behaviour::default() }
+/// Locks as they are listed, none of which can be released.
+fn numbered(locks: &[Lock]) -> Vec<(u64, Lock)> {
+    locks.iter().map(|lock| (0, lock.clone())).collect()
 }
 
 fn lock(who: &str, mode: &str, uid: u32, pid: u32) -> Lock {
@@ -141,7 +144,7 @@ fn lock(who: &str, mode: &str, uid: u32, pid: u32) -> Lock {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prepared_node_passes_and_its_lock_is_given_back() {
     let host = Host::start();
-    let logind = host.logind(seconds(40)).await;
+    let logind = host.logind(40).await;
     let _cri = host.containers().await;
     host.can_be_measured();
     let printed = host.check(&[]).await;
@@ -151,13 +154,14 @@ async fn a_prepared_node_passes_and_its_lock_is_given_back() {
     assert_eq!(report["time"]["kill_ms"], 30_850);
     printed.assert("logind", "ok", "org.freedesktop.login1 is :1.");
     printed.assert("lock", "ok", "taken, listed and released");
-    assert_eq!((logind.taken(), logind.locks()), (1, Vec::new()));
+    let logind = logind.state();
+    assert_eq!((logind.taken(), logind.locks), (1, Vec::new()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_shows_each_check_and_the_use_of_the_time() {
     let host = Host::start();
-    let _logind = host.logind(seconds(5)).await;
+    let _logind = host.logind(5).await;
     let printed = agent(host.root.path(), &["check", "--pressure=off", "--oom-causes=false"]).await;
     assert_eq!(printed.code, 1, "{}", printed.stderr);
     let lines: Vec<&str> = printed.stdout.lines().collect();
@@ -192,7 +196,7 @@ async fn an_absent_bus_or_logind_fails_with_its_remedy() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_address_of_the_bus_comes_from_the_environment() {
     let host = Host::start();
-    let _logind = host.logind(seconds(40)).await;
+    let _logind = host.logind(40).await;
     let elsewhere = tempfile::tempdir().expect("must be creatable");
     let output = Command::new(env!("CARGO_BIN_EXE_epilogue-agent"))
         .args(["check", "--root"])
@@ -209,14 +213,14 @@ async fn a_delay_too_small_for_the_priority_groups_fails() {
     // logind grants 0, 1, 5 and 60 s. ([AP15])
     for (granted, code) in [(0, 1), (1, 1), (5, 1), (60, 0)] {
         let host = Host::start();
-        let _logind = host.logind(seconds(granted)).await;
+        let _logind = host.logind(granted).await;
         let printed = host.check(&["--shutdown-grace-period=30s"]).await;
         assert_eq!(printed.code, code, "{granted}: {}", printed.stdout);
         printed.assert("delay", if code == 0 { "ok" } else { "fail" }, "0=30,2000000000=0");
         printed.assert("lock", "ok", "listed and released");
     }
     let host = Host::start();
-    let _logind = host.logind(seconds(11)).await;
+    let _logind = host.logind(11).await;
     let printed = host.check(&["--shutdown-grace-period-by-pod-priority=0=1"]).await;
     assert_eq!(printed.code, 0, "{}", printed.stdout);
 }
@@ -227,7 +231,7 @@ async fn the_remedy_for_the_delay_merges_what_others_request() {
     let conf = |seconds| format!("[Login]\nInhibitDelayMaxSec={seconds}\n");
     host.write("etc/systemd/logind.conf.d/99-kubelet.conf", &conf(60));
     host.write("usr/lib/systemd/logind.conf.d/unattended-upgrades.conf", &conf(30));
-    let _logind = host.logind(seconds(30)).await;
+    let _logind = host.logind(30).await;
     let printed = host.check(&[]).await;
     printed.assert("delay", "fail", "write `InhibitDelayMaxSec=60` below `[Login]` into /etc/");
 
@@ -241,20 +245,20 @@ async fn the_kubelets_lock_decides_the_mode() {
     let host = Host::start();
     host.write("proc/4242/comm", "kubelet\n");
     let locks = vec![lock("kubelet", "delay", 0, 4242), lock("apt", "delay", 0, 9)];
-    let logind = host.logind(Behaviour { locks: locks.clone(), ..seconds(60) }).await;
+    let logind = host.logind_with(60, |logind| logind.locks = numbered(&locks)).await;
     let printed = host.check(&[]).await;
     assert_eq!(printed.code, 0, "{}", printed.stdout);
     assert_eq!(printed.report()["mode"], "assist");
     printed.assert("kubelet", "ok", "held by kubelet, uid 0, pid 4242");
     printed.assert("holders", "ok", "apt (pid 9: reasons)");
-    assert_eq!(logind.locks(), locks, "what others hold must stay");
+    assert_eq!(logind.state().locks, numbered(&locks), "what others hold must stay");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forged_lock_is_not_the_kubelets() {
     let host = Host::start();
     let locks = vec![lock("kubelet", "delay", 1000, 5), lock("backup", "block", 0, 6)];
-    let _logind = host.logind(Behaviour { locks, ..seconds(60) }).await;
+    let _logind = host.logind_with(60, |logind| logind.locks = numbered(&locks)).await;
     let printed = host.check(&[]).await;
     assert_eq!((printed.code, &printed.report()["verdict"]), (0, &"warn".into()));
     assert_eq!(printed.report()["mode"], "replace");
@@ -265,14 +269,13 @@ async fn a_forged_lock_is_not_the_kubelets() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_lock_fails_with_the_remedy_for_its_cause() {
     let host = Host::start();
-    let denied = Behaviour { access: Access::Denied, ..seconds(60) };
-    let logind = host.logind(denied).await;
+    let logind = host.logind_with(60, |logind| logind.denies = true).await;
     let printed = host.check(&[]).await;
-    assert_eq!((printed.code, logind.taken()), (1, 0));
+    assert_eq!((printed.code, logind.state().taken()), (1, 0));
     printed.assert("lock", "fail", "Permission denied run as uid 0");
 
     let host = Host::start();
-    let _logind = host.logind(Behaviour { preparing: true, ..seconds(60) }).await;
+    let _logind = host.logind_with(60, |logind| logind.down = Some(Down::AtOnce)).await;
     let printed = host.check(&[]).await;
     assert_eq!(printed.code, 1);
     printed.assert("shutdown", "warn", "the node is shutting down now");
@@ -283,7 +286,7 @@ async fn a_refused_lock_fails_with_the_remedy_for_its_cause() {
 async fn a_scheduled_shutdown_is_a_warning() {
     let host = Host::start();
     let scheduled = ("reboot".to_owned(), 1_000_000);
-    let _logind = host.logind(Behaviour { scheduled, ..seconds(60) }).await;
+    let _logind = host.logind_with(60, |logind| logind.scheduled = scheduled).await;
     let printed = host.check(&[]).await;
     assert_eq!(printed.code, 0, "{}", printed.stdout);
     printed.assert("schedule", "warn", "reboot is scheduled in 0s");

@@ -1,7 +1,6 @@
 //! Tests the agent's use of the container runtime: inspecting and stopping pods through a double
 //! with real processes, with and without faults.
 
-mod double;
 mod stuck;
 
 use std::path::Path;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use agent_core::pod::PodUid;
 use agent_core::protocol::action::{PodRef, Reach};
 use agent_core::protocol::event::{ActionResult, RuntimeContainer, RuntimeState};
-use double::{Call, ContainerFact, CriDouble, Fault, Script, Seen};
+use doubles::cri::{Call, ContainerFact, CriDouble, Fault, Script, Seen};
 use epilogue_agent::cri::{Endpoint, Runtime, Sockets, Stop};
 use epilogue_common::outcome::{Failure, FailureKind};
 use futures::future::join_all;

@@ -11,6 +11,7 @@ use agent_core::protocol::event::{ActionResult, Event};
 use agent_core::protocol::node::{Healthz, KubeletFacts};
 use agent_core::shutdown::candidates::BarePods;
 use agent_core::termination::hanging::StuckTimes;
+use doubles::cri::{Call, Fault, Script};
 use epilogue_agent::clock::Clock;
 use epilogue_agent::cri::{Runtime, Stop};
 use epilogue_agent::driver::{Driver, Lane, Parts, Shown, Sinks};
@@ -28,7 +29,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::double::{Call, Fault, Script};
 use super::{Node, pod, runtime};
 
 const WITHIN: Duration = Duration::from_secs(20);

@@ -11,6 +11,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use agent_core::check::facts::Inhibitor;
+use doubles::bus::{PrivateBus, WITHOUT_DESCRIPTORS};
 use epilogue_agent::bus::Bus;
 use epilogue_agent::host::Host;
 use epilogue_agent::sink::logind::LogindSink;
@@ -20,7 +21,6 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{Duration, Instant, sleep, timeout};
 
-use crate::bus::{PrivateBus, WITHOUT_DESCRIPTORS};
 use crate::standing::{WITHIN, words};
 
 const CONF: &str = "etc/systemd/logind.conf.d";

@@ -1,21 +1,17 @@
 //! Tests the agent's shells for logind against a real one: elogind, which needs no systemd, in its
-//! own namespaces. Checks what the double in `tests/host/` claims about logind.
+//! own namespaces. Checks what the crate `doubles` claims about logind.
 
-#[path = "../check/bus.rs"]
-mod bus;
 mod machine;
 #[path = "../host/standing.rs"]
 mod standing;
-#[path = "../host/systemd1.rs"]
-mod systemd1;
 
 use std::time::{Duration, Instant};
 
 use agent_core::protocol::event::{ActionResult, Announcement, Event};
+use doubles::systemd1::{State, Systemd1};
 use jiff::Timestamp;
 use machine::Machine;
 use standing::{Session, WITHIN, words};
-use systemd1::{State, Systemd1};
 use tokio::time::timeout;
 
 /// Longer than any test waits.

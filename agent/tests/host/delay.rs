@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use agent_core::protocol::event::Event;
+use doubles::systemd1::{State, Systemd1};
 use epilogue_agent::host::Host;
 use epilogue_agent::sink::logind::LogindSink;
 use epilogue_agent::source::logind_conf;
@@ -12,7 +13,6 @@ use epilogue_common::outcome::{FailureKind, Outcome};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use crate::systemd1::{State, Systemd1};
 use crate::{Node, words};
 
 const DIR: &str = "etc/systemd/logind.conf.d";

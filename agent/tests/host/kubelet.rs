@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use agent_core::protocol::event::Event;
 use agent_core::protocol::node::{Healthz, KubeletEviction, KubeletFacts};
+use doubles::login1::Lock;
+use doubles::systemd1::{State, Systemd1};
 use epilogue_agent::args::KubeletPlace;
 use epilogue_agent::bus::Bus;
 use epilogue_agent::source::kubelet::{KubeletSettings, KubeletSource, PERIOD};
@@ -14,8 +16,6 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::configz::{Port, http};
-use crate::login1::Lock;
-use crate::systemd1::{State, Systemd1};
 use crate::{Node, WITHIN};
 
 const UNIT: &str = "kubelet.service";

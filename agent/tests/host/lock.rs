@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 
 use agent_core::protocol::event::ActionResult;
+use doubles::login1::Down;
 use epilogue_common::outcome::FailureKind;
 use tokio::time::Instant;
 
-use crate::login1::Down;
 use crate::{Node, WITHIN, words};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -67,7 +67,7 @@ async fn the_new_lock_is_taken_before_the_old_one_goes() {
     for _ in 0..3 {
         assert_eq!(sink.take_lock().await, ActionResult::Locked);
     }
-    let one_left = |state: &crate::login1::State| state.history.iter().sum::<i64>() == 1;
+    let one_left = |state: &doubles::login1::State| state.history.iter().sum::<i64>() == 1;
     let state = node.login1.until("one left", one_left).await;
     let mut held = 0;
     for change in &state.history[1..] {

@@ -1,29 +1,22 @@
 //! Tests the agent's shells for the host, against doubles of logind and systemd on a private bus,
 //! and a directory for the host's files.
 
-#[path = "../check/bus.rs"]
-mod bus;
 mod configz;
 mod delay;
 mod journal;
 mod kubelet;
 mod lock;
-mod login1;
 mod session;
 mod standing;
-mod systemd1;
 
 use std::path::Path;
 
-use bus::PrivateBus;
+use doubles::bus::PrivateBus;
+use doubles::login1::Login1;
 use epilogue_agent::host::Host;
 use epilogue_agent::sink::logind::LogindSink;
-use login1::Login1;
 use standing::{Session, WITHIN, words};
 use tempfile::TempDir;
-
-/// logind's name.
-const NAME: &str = "org.freedesktop.login1";
 
 /// A host: its files, its bus and its logind.
 struct Node {

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent_core::protocol::event::{Announcement, Event, ShutdownKind};
+use doubles::bus::PrivateBus;
+use doubles::login1::NAME;
+use doubles::login1::{Candour, Login1, forge};
 use epilogue_agent::host::Host;
 use jiff::Timestamp;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::bus::PrivateBus;
-use crate::login1::{Candour, Login1, forge};
-use crate::{NAME, Node, Session, WITHIN};
+use crate::{Node, Session, WITHIN};
 
 fn announced(event: &Event) -> Option<Announcement> {
     match event {

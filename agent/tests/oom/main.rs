@@ -2,8 +2,6 @@
 //! kernel's log, and a double of systemd-oomd. They also run against this machine's kernel if it
 //! allows that.
 
-#[path = "../check/bus.rs"]
-mod bus;
 mod cgroups;
 mod kernel;
 #[path = "../check/kernel_here.rs"]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use agent_core::protocol::event::Event;
 use agent_core::protocol::pressure::OomdKill;
+use doubles::bus::PrivateBus;
 use epilogue_agent::source::oomd;
 use epilogue_agent::source::session::Pauses;
 use tokio::sync::mpsc;
@@ -15,7 +16,6 @@ use zbus::connection::Builder;
 use zbus::fdo::{DBusProxy, RequestNameFlags};
 use zbus::names::{BusName, WellKnownName};
 
-use super::bus::PrivateBus;
 use super::node::WITHIN;
 
 const NAME: &str = "org.freedesktop.oom1";

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 /// Starts a program without any descriptor of this process. If another test has just received a
 /// lock's descriptor, a copy would keep its lock held while the program lives. The program ends
 /// with this process, however that ends.
-pub(crate) const WITHOUT_DESCRIPTORS: &str = r#"
+pub const WITHOUT_DESCRIPTORS: &str = r#"
 for path in /proc/$$/fd/*; do
     number=${path##*/}
     if [ "$number" -gt 2 ]; then eval "exec $number>&-"; fi
@@ -17,14 +17,14 @@ exec setpriv --pdeathsig KILL "$@""#;
 
 /// A running bus.
 #[derive(Debug)]
-pub(crate) struct PrivateBus {
+pub struct PrivateBus {
     daemon: Child,
-    pub(crate) address: String,
+    pub address: String,
 }
 
 impl PrivateBus {
     /// Starts a bus at the path of the system bus on a host whose files lie under `root`.
-    pub(crate) fn start(root: &Path) -> Self {
+    pub fn start(root: &Path) -> Self {
         let dir = root.join("run/dbus");
         fs::create_dir_all(&dir).expect("the root must be writable");
         let conf = configure(&dir);

@@ -2,7 +2,7 @@
 //! any copy of their descriptor, with one common timer. It has signals, a cancelled action, and a
 //! restart that forgets the action and keeps the locks.
 //!
-//! The suite `worlds` includes it, too, and serves it without a bus.
+//! The suite `worlds` serves it without a bus.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, PipeReader, Read as _};
@@ -24,43 +24,47 @@ use zbus::message::Header;
 use zbus::names::BusName;
 use zbus::{BoxDBusError, Connection, DBusError, Message, OwnedFd, Variant};
 
-use super::{NAME, WITHIN};
+use super::WITHIN;
 
+/// logind's name.
+pub const NAME: &str = "org.freedesktop.login1";
 const PATH: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
 
 /// What, who, why, mode, uid, pid.
-pub(crate) type Lock = (String, String, String, String, u32, u32);
+pub type Lock = (String, String, String, String, u32, u32);
 
 /// The state of the double, which a test reads and changes.
 #[derive(Clone, Debug)]
-pub(crate) struct State {
+pub struct State {
     /// `InhibitDelayMaxUSec`; a change is never announced.
-    pub(crate) delay_us_max: u64,
+    pub delay_us_max: u64,
     /// `InhibitorsMax`.
-    pub(crate) inhibitors_max: usize,
+    pub inhibitors_max: usize,
     /// `ScheduledShutdown`.
-    pub(crate) scheduled: (String, u64),
+    pub scheduled: (String, u64),
+    /// Whether the caller may not take locks, as a user without polkit's permission.
+    pub denies: bool,
     /// How it answers for `PreparingForShutdown`.
-    pub(crate) candour: Candour,
+    pub candour: Candour,
     /// Whether it knows `PrepareForShutdownWithMetadata`. (systemd ≥ 255)
-    pub(crate) metadata: bool,
+    pub metadata: bool,
     /// Locks with their numbers, in the order in which they were taken.
-    pub(crate) locks: Vec<(u64, Lock)>,
+    pub locks: Vec<(u64, Lock)>,
     /// The pipes of the locks' descriptors, as the kernel names them.
-    pub(crate) pipes: Vec<String>,
+    pub pipes: Vec<String>,
     /// `+1` for a granted lock, `-1` for a released one.
-    pub(crate) history: Vec<i64>,
+    pub history: Vec<i64>,
     /// When the time of the action in progress is over.
-    pub(crate) pending: Option<Instant>,
+    pub pending: Option<Instant>,
     /// Why the last action that ran began.
-    pub(crate) down: Option<Down>,
+    pub down: Option<Down>,
     taken: u64,
 }
 
 /// Why an action ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Down {
+pub enum Down {
     /// No lock delayed it.
     AtOnce,
     /// The last lock was released.
@@ -71,18 +75,20 @@ pub(crate) enum Down {
 
 /// How it answers for `PreparingForShutdown`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Candour {
+pub enum Candour {
     /// With the truth.
     Honest,
     /// Always with `false`.
     Denying,
     /// Never: the call does not return.
     Mute,
+    /// With an error, as `ListInhibitors` does then.
+    Refusing,
 }
 
 /// The double.
 #[derive(Debug)]
-pub(crate) struct Login1 {
+pub struct Login1 {
     address: String,
     root: PathBuf,
     shared: Shared,
@@ -90,7 +96,7 @@ pub(crate) struct Login1 {
 }
 
 /// Its unique name where there is no bus.
-pub(crate) const OWNER: &str = ":1.1";
+pub const OWNER: &str = ":1.1";
 /// How often it looks for released locks where there is no bus, during a shutdown and outside: in
 /// paused time it must not wait for the kernel.
 const LOOK: Duration = Duration::from_millis(10);
@@ -108,7 +114,7 @@ struct Shared {
 
 impl Login1 {
     /// Takes logind's name, with a delay of this many seconds.
-    pub(crate) async fn start(address: &str, root: &Path, delay_seconds: u64) -> Self {
+    pub async fn start(address: &str, root: &Path, delay_seconds: u64) -> Self {
         let mut double = Self::without_bus(root, delay_seconds);
         double.address = address.to_owned();
         double.come().await;
@@ -116,11 +122,12 @@ impl Login1 {
     }
 
     /// One without a bus, for connections that `serve` makes.
-    pub(crate) fn without_bus(root: &Path, delay_seconds: u64) -> Self {
+    pub fn without_bus(root: &Path, delay_seconds: u64) -> Self {
         let state = State {
             delay_us_max: delay_seconds * 1_000_000,
             inhibitors_max: 8192,
             scheduled: (String::new(), 0),
+            denies: false,
             candour: Candour::Honest,
             metadata: true,
             locks: Vec::new(),
@@ -139,34 +146,32 @@ impl Login1 {
     }
 
     /// Serves it on a connection without a bus.
-    #[allow(dead_code, reason = "only the suite `worlds` has no bus")]
-    pub(crate) fn serve<'a>(&self, builder: Builder<'a>) -> Builder<'a> {
+    pub fn serve<'a>(&self, builder: Builder<'a>) -> Builder<'a> {
         builder.serve_at(PATH, Manager { shared: self.shared.clone() })
     }
 
     /// Sends signals to this connection without a bus, too.
-    #[allow(dead_code, reason = "only the suite `worlds` has no bus")]
-    pub(crate) fn subscribe(&self, connection: &Connection) {
+    pub fn subscribe(&self, connection: &Connection) {
         held(&self.shared.voices).push(connection.clone());
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub fn state(&self) -> State {
         self.shared.lock().clone()
     }
 
-    pub(crate) fn turn(&self, change: impl FnOnce(&mut State)) {
+    pub fn turn(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.shared.lock());
         self.shared.changed();
     }
 
     /// Its unique name on the bus.
-    pub(crate) fn owner(&self) -> String {
+    pub fn owner(&self) -> String {
         let connection = self.connection.as_ref().expect("the double must be there");
         connection.unique_name().expect("a bus must have named it").to_string()
     }
 
     /// Releases the name, as a stop does. Locks stay; an action in progress is forgotten. ([LD7])
-    pub(crate) async fn go(&mut self) {
+    pub async fn go(&mut self) {
         held(&self.shared.voices).clear();
         self.turn(|state| state.pending = None);
         if let Some(connection) = self.connection.take() {
@@ -175,7 +180,7 @@ impl Login1 {
     }
 
     /// Takes the name with a new connection.
-    pub(crate) async fn come(&mut self) {
+    pub async fn come(&mut self) {
         let manager = Manager { shared: self.shared.clone() };
         let connection = Builder::address(self.address.as_str())
             .serve_at(PATH, manager)
@@ -190,7 +195,7 @@ impl Login1 {
     /// Begins a shutdown as `Reboot` and similar methods do. The real one sends its signals and
     /// records the action without serving a request in between. So the double records it first.
     /// ([LD1], [LD2])
-    pub(crate) async fn shut_down(&self, kind: &str) {
+    pub async fn shut_down(&self, kind: &str) {
         let end = {
             let mut state = self.shared.lock();
             let delay = Duration::from_micros(state.delay_us_max);
@@ -210,37 +215,36 @@ impl Login1 {
     }
 
     /// Cancels the shutdown: the action's job is removed. ([LD4])
-    pub(crate) async fn cancel(&self) {
+    pub async fn cancel(&self) {
         self.turn(|state| state.pending = None);
         self.shared.say(false, "reboot").await;
     }
 
     /// Releases a lock by its number, as its holder does.
-    #[allow(dead_code, reason = "only the suite `worlds` uses it")]
-    pub(crate) async fn release(&self, number: u64) {
+    pub async fn release(&self, number: u64) {
         if self.state().locks.iter().any(|(held, _)| *held == number) {
             self.shared.released(number).await;
         }
     }
 
     /// Sends the signal alone, without an action.
-    pub(crate) async fn say(&self, going_down: bool) {
+    pub async fn say(&self, going_down: bool) {
         self.shared.say(going_down, "poweroff").await;
     }
 
     /// Reads its drop-ins, as SIGHUP makes it do. ([LD8])
-    pub(crate) fn hang_up(&self) {
+    pub fn hang_up(&self) {
         hang_up(&self.root, &self.shared);
     }
 
     /// What SIGHUP does, for the double of systemd.
-    pub(crate) fn hup(&self) -> impl Fn() + Send + Sync + 'static {
+    pub fn hup(&self) -> impl Fn() + Send + Sync + 'static {
         let (root, shared) = (self.root.clone(), self.shared.clone());
         move || hang_up(&root, &shared)
     }
 
     /// Waits until `done` accepts the state.
-    pub(crate) async fn until(&self, what: &str, done: impl Fn(&State) -> bool) -> State {
+    pub async fn until(&self, what: &str, done: impl Fn(&State) -> bool) -> State {
         let mut changed = self.shared.changed.subscribe();
         let waiting = async {
             while !done(&self.state()) {
@@ -273,9 +277,26 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
+    /// How many locks were ever granted.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Who holds locks.
+    pub fn holders(&self) -> Vec<&str> {
+        self.locks.iter().map(|(_, lock)| lock.1.as_str()).collect()
+    }
+
     fn is_held(&self) -> bool {
         let holds = |lock: &Lock| lock.3 == "delay" && lock.0.split(':').any(|it| it == "shutdown");
         self.locks.iter().any(|(_, lock)| holds(lock))
+    }
+
+    fn speaks(&self) -> fdo::Result<()> {
+        match self.candour {
+            Candour::Refusing => Err(fdo::Error::NoReply("mute".into())),
+            Candour::Honest | Candour::Denying | Candour::Mute => Ok(()),
+        }
     }
 
     fn preparing(&self) -> bool {
@@ -372,7 +393,7 @@ where
 }
 
 /// Sends the signal as any process may; to one connection if `destination` names it.
-pub(crate) async fn forge(address: &str, destination: Option<&str>) -> Connection {
+pub async fn forge(address: &str, destination: Option<&str>) -> Connection {
     let forger = Builder::address(address).build().await;
     let forger = forger.expect("the private bus must take the forger");
     let sent = forger.emit_signal(destination, PATH, MANAGER, "PrepareForShutdown", &true).await;
@@ -414,6 +435,10 @@ impl Manager {
             let words = "The operation inhibition has been requested for is already running";
             return Err(Box::new(Refusal::OperationInProgress(words.into())));
         }
+        // The bus policy or polkit refuses. ([LD10])
+        if state.denies {
+            return Err(fdo::Error::AccessDenied("Permission denied".into()).into());
+        }
         if state.locks.len() >= state.inhibitors_max {
             let words = format!(
                 "Maximum number of inhibitors ({}) reached, refusing further inhibitors.",
@@ -427,8 +452,10 @@ impl Manager {
         Ok(lock.into())
     }
 
-    fn list_inhibitors(&self) -> Vec<Lock> {
-        self.shared.lock().locks.iter().map(|(_, lock)| lock.clone()).collect()
+    fn list_inhibitors(&self) -> fdo::Result<Vec<Lock>> {
+        let state = self.shared.lock();
+        state.speaks()?;
+        Ok(state.locks.iter().map(|(_, lock)| lock.clone()).collect())
     }
 
     #[zbus(property(emits_changed_signal = "const"), name = "InhibitDelayMaxUSec")]
@@ -437,14 +464,15 @@ impl Manager {
     }
 
     #[zbus(property(emits_changed_signal = "false"))]
-    async fn preparing_for_shutdown(&self) -> bool {
+    async fn preparing_for_shutdown(&self) -> fdo::Result<bool> {
         let (candour, preparing) = {
             let state = self.shared.lock();
+            state.speaks()?;
             (state.candour, state.preparing())
         };
         match candour {
-            Candour::Honest => preparing,
-            Candour::Denying => false,
+            Candour::Honest | Candour::Refusing => Ok(preparing),
+            Candour::Denying => Ok(false),
             Candour::Mute => std::future::pending().await,
         }
     }

@@ -11,33 +11,33 @@ const ABSENT_PATH: &str = "/org/freedesktop/systemd1/unit/absent";
 
 /// The state of the double, which a test reads and changes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct State {
+pub struct State {
     /// The only unit that exists.
-    pub(crate) unit: String,
+    pub unit: String,
     /// Its `ActiveState`.
-    pub(crate) active: String,
+    pub active: String,
     /// Its `MainPID`.
-    pub(crate) main_pid: u32,
+    pub main_pid: u32,
     /// Its `UserspaceTimestamp`, in microseconds.
-    pub(crate) booted_at: u64,
+    pub booted_at: u64,
     /// Whether it refuses to signal units.
-    pub(crate) denies: bool,
+    pub denies: bool,
     /// Whether it returns an error after it has signalled a unit.
-    pub(crate) stumbles: bool,
+    pub stumbles: bool,
     /// The signals sent: unit, which of its processes, number.
-    pub(crate) signals: Vec<(String, String, i32)>,
+    pub signals: Vec<(String, String, i32)>,
 }
 
 /// The double.
 #[derive(Debug)]
-pub(crate) struct Systemd1 {
+pub struct Systemd1 {
     state: Arc<Mutex<State>>,
     _connection: Connection,
 }
 
 impl Systemd1 {
     /// Takes systemd's name; each signal to a unit calls `hup`.
-    pub(crate) async fn start(
+    pub async fn start(
         address: &str,
         state: State,
         hup: impl Fn() + Send + Sync + 'static,
@@ -51,17 +51,17 @@ impl Systemd1 {
         Self { state, _connection: connection }
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub fn state(&self) -> State {
         of(&self.state)
     }
 
-    pub(crate) fn turn(&self, change: impl FnOnce(&mut State)) {
+    pub fn turn(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
 /// Serves it on a connection.
-pub(crate) fn serve<'a>(
+pub fn serve<'a>(
     builder: Builder<'a>,
     state: &Arc<Mutex<State>>,
     hup: impl Fn() + Send + Sync + 'static,

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use doubles::bus::PrivateBus;
+use doubles::login1::{Down, Login1};
 use futures::StreamExt as _;
 use k8s_openapi::api::authentication::v1::BoundObjectReference;
 use k8s_openapi::api::batch::v1::Job;
@@ -14,9 +16,7 @@ use kube::config::Kubeconfig;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::bus::PrivateBus;
 use super::kubelet::{Healthz, Kubelet};
-use super::login1::{Down, Login1};
 use super::program::Agent;
 use super::record::{Ends, Record};
 use crate::audit::{Audit, Expected};

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use doubles::bus::PrivateBus;
+use doubles::login1::{Down, Login1, State};
 use k8s_openapi::api::authentication::v1::BoundObjectReference;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -16,17 +18,19 @@ use crate::cluster::Cluster;
 use crate::eventually::observe_until;
 use crate::install::{AGENT, AGENTS_NAMESPACE};
 use crate::kubeconfig;
-use crate::login1::Login1;
 use crate::paths::program;
 use crate::process::{Process, Program};
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
+/// The delay that logind grants.
+const DELAY_SECONDS: u64 = 60;
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// A running host.
 pub(super) struct Host {
     login1: Login1,
     agent: Process,
+    _bus: PrivateBus,
 }
 
 /// Path of the agent's binary.
@@ -42,7 +46,8 @@ impl Host {
         let boot_id = root.join("proc/sys/kernel/random/boot_id");
         std::fs::create_dir_all(boot_id.parent().unwrap_or(&root)).context("make the host")?;
         std::fs::write(&boot_id, format!("{:032x}\n", rand::random::<u128>()))?;
-        let login1 = Login1::start(&root).await?;
+        let bus = PrivateBus::start(&root);
+        let login1 = Login1::start(&bus.address, &root, DELAY_SECONDS).await;
         let kubeconfig = root.join("agent.kubeconfig");
         write_kubeconfig(cluster, node, &kubeconfig).await?;
         policies_hold(node, &kubeconfig).await?;
@@ -51,7 +56,7 @@ impl Host {
             format!("--node-name={node}"),
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--root={}", root.display()),
-            format!("--bus-address={}", login1.address()),
+            format!("--bus-address={}", bus.address),
             "--shutdown-grace-period=20s".to_owned(),
             "--shutdown-grace-period-critical-pods=5s".to_owned(),
             // A simulated kubelet has neither of these.
@@ -64,20 +69,24 @@ impl Host {
         let log = root.join("agent.log");
         let program = Program::new(AGENT, &agent_binary(), args, &log);
         let mut agent = Process::spawn_program(&program)?;
-        let observe = async || login1.holders();
-        let held = |holders: &Vec<String>| holders.iter().any(|holder| holder == AGENT);
+        let observe = async || login1.state();
+        let held = |logind: &State| logind.holders().contains(&AGENT);
         tokio::select! {
             ended = agent.ended() => return Err(ended.into()),
             seen = observe_until(READY_WITHIN, observe, held) => {
                 seen.map_err(|_| anyhow::anyhow!("the agent takes no lock: {}", log.display()))?;
             }
         }
-        Ok(Self { login1, agent })
+        Ok(Self { login1, agent, _bus: bus })
     }
 
     /// Powers it off, as far as logind goes: returns when no lock delays it any more.
     pub(super) async fn power_off(self) -> anyhow::Result<()> {
-        self.login1.shut_down().await?;
+        self.login1.shut_down("poweroff").await;
+        let logind = self.login1.until("down", |logind| logind.down.is_some()).await;
+        if logind.down == Some(Down::TimedOut) {
+            anyhow::bail!("the shutdown was delayed to the end, by {:?}", logind.holders());
+        }
         self.agent.stop(STOP_GRACE).await;
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use doubles::cri::{Call, CriDouble, Fault, Script};
 use k8s_openapi::api::core::v1::Pod;
 use lab::agent::{Setup, Site, State};
 use lab::eventually;
@@ -11,7 +12,6 @@ use tonic::Code;
 
 use super::cluster;
 use super::configz::{Port, http};
-use super::double::{Call, CriDouble, Fault, Script};
 use super::tree::{Driver, MIB, Tree, overwrite, stat};
 
 /// Enough for quick steps on a busy machine.

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use doubles::cri::{Call, CriDouble, Script};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use lab::agent::{Kubelet, Setup, Site};
 use lab::eventually;
 use serde_json::{Value, json};
 
-use super::double::{Call, CriDouble, Script};
 use super::{SOON, cluster};
 
 const STARTING: &str = "waiting=ContainerCreating";

@@ -3,14 +3,13 @@
 
 use std::sync::{Arc, Mutex};
 
+use doubles::login1::{Login1, OWNER};
+use doubles::systemd1;
 use epilogue_agent::bus::BusAddress;
 use futures::StreamExt as _;
 use zbus::connection::Builder;
 use zbus::connection::socket::Channel;
 use zbus::{Connection, MessageStream, fdo};
-
-use super::login1::{Login1, OWNER};
-use super::systemd1;
 
 /// Any will do: no one compares it.
 const GUID: &str = "00112233445566778899aabbccddeeff";

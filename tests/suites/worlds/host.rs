@@ -5,6 +5,9 @@ use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use clap::Parser as _;
+use doubles::cri::{Exit, Process, Service, World as RuntimeModel};
+use doubles::login1::Login1;
+use doubles::systemd1;
 use epilogue_agent::args::{Args, Command};
 use epilogue_agent::clock::Clock as AgentClock;
 use epilogue_agent::cri::{Client as RuntimeClient, Runtime};
@@ -26,10 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Endpoint, Server};
 
 use super::bus::Bus;
-use super::login1::Login1;
-use super::systemd1;
 use super::wire::{Sabotage, Wire};
-use crate::agent::double::{Exit, Process, Service, World as RuntimeModel};
 
 /// How the user agent of an agent begins.
 pub(super) const AGENT: &str = "epilogue-agent/";

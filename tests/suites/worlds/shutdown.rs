@@ -4,6 +4,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use doubles::login1::{Down, State};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DeleteParams};
@@ -15,7 +16,6 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::host::{Deed, Host};
-use super::login1::{Down, State};
 use super::wire::Sabotage;
 
 /// How often the state of logind is read.

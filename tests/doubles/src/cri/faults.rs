@@ -7,7 +7,7 @@ use tonic::Status;
 
 /// The calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Call {
+pub enum Call {
     /// Any of the others.
     Any,
     Version,
@@ -23,7 +23,7 @@ pub(crate) enum Call {
 
 /// A fault.
 #[derive(Clone, Debug)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// Never answers; does nothing.
     Hang,
     /// Answers late.
@@ -40,15 +40,15 @@ pub(crate) enum Fault {
 
 /// A call that came.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    pub(crate) call: Call,
+pub struct Seen {
+    pub call: Call,
     /// A container's name; for a sandbox or a list, the pod's UID.
-    pub(crate) target: String,
+    pub target: String,
     /// The pod's UID.
-    pub(crate) uid: String,
+    pub uid: String,
     /// The grace of a `StopContainer`.
-    pub(crate) timeout: Option<i64>,
-    pub(crate) at: Instant,
+    pub timeout: Option<i64>,
+    pub at: Instant,
 }
 
 /// The faults, and the record of calls.

@@ -1,9 +1,6 @@
 //! Provides a double of the container runtime: CRI v1 on a unix socket, with processes as
 //! containers. It does what containerd does, with scripted faults. Everything stops when it is
 //! dropped.
-//!
-//! Other test programs of the agent include it by `#[path = "../cri/double/mod.rs"]`.
-#![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
 mod faults;
 mod pods;
@@ -19,16 +16,16 @@ use futures::stream;
 use tokio::net::UnixListener;
 use tokio::runtime::{Builder, Runtime};
 
-pub(crate) use faults::{Call, Fault, Seen};
-pub(crate) use pods::{ContainerFact, PodBuilder};
-pub(crate) use process::{Exit, Process, Script};
-pub(crate) use service::{Service, World};
+pub use faults::{Call, Fault, Seen};
+pub use pods::{ContainerFact, PodBuilder};
+pub use process::{Exit, Process, Script};
+pub use service::{Service, World};
 
 /// A running double.
 #[derive(Debug)]
-pub(crate) struct CriDouble {
+pub struct CriDouble {
     /// The path of its socket.
-    pub(crate) socket: PathBuf,
+    pub socket: PathBuf,
     world: Arc<World>,
     /// A runtime of its own, so that dropping it breaks all connections, as the end of a process
     /// does.
@@ -39,12 +36,12 @@ pub(crate) struct CriDouble {
 
 impl CriDouble {
     /// Starts a double at containerd's socket on a host whose files lie under `root`.
-    pub(crate) fn start(root: &Path) -> Self {
+    pub fn start(root: &Path) -> Self {
         Self::start_at(&root.join("run/containerd/containerd.sock"))
     }
 
     /// Starts a double at this socket.
-    pub(crate) fn start_at(socket: &Path) -> Self {
+    pub fn start_at(socket: &Path) -> Self {
         let dir = socket.parent().expect("must lie in a directory");
         fs::create_dir_all(dir).expect("the root must be writable");
         let host = runtime();
@@ -55,7 +52,7 @@ impl CriDouble {
     }
 
     /// Stops the runtime, as a crash does; its containers keep running.
-    pub(crate) fn crash(&mut self) {
+    pub fn crash(&mut self) {
         if let Some(server) = self.server.take() {
             server.shutdown_background();
         }
@@ -64,7 +61,7 @@ impl CriDouble {
     }
 
     /// Starts it again after a crash.
-    pub(crate) fn listen(&mut self) {
+    pub fn listen(&mut self) {
         let server = runtime();
         let service = Service::new(Arc::clone(&self.world));
         let listener = {
@@ -82,53 +79,53 @@ impl CriDouble {
     }
 
     /// Begins a pod.
-    pub(crate) fn pod(&self, uid: &str) -> PodBuilder {
+    pub fn pod(&self, uid: &str) -> PodBuilder {
         PodBuilder::new(Arc::clone(&self.world), uid)
     }
 
     /// From now on, each `call` about `target` meets the fault. The target is a container's name,
     /// or its pod's UID; empty means all.
-    pub(crate) fn fault(&self, call: Call, target: &str, fault: Fault) {
+    pub fn fault(&self, call: Call, target: &str, fault: Fault) {
         self.world.faults.add(call, target, fault);
     }
 
     /// Ends all faults; calls that hang keep hanging.
-    pub(crate) fn mend(&self) {
+    pub fn mend(&self) {
         self.world.faults.clear();
     }
 
     /// The calls so far, in the order in which they came.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<Seen> {
         self.world.faults.seen()
     }
 
     /// Removes a container by its name, after killing its process.
-    pub(crate) fn remove(&self, uid: &str, name: &str) {
+    pub fn remove(&self, uid: &str, name: &str) {
         self.world.remove(uid, name);
     }
 
     /// Kills a container's process by its name, as if it crashed.
-    pub(crate) fn kill(&self, uid: &str, name: &str) {
+    pub fn kill(&self, uid: &str, name: &str) {
         self.world.kill(uid, name);
     }
 
     /// Sets the bytes in a container's writable layer, by its name.
-    pub(crate) fn write(&self, uid: &str, name: &str, bytes: u64) {
+    pub fn write(&self, uid: &str, name: &str, bytes: u64) {
         self.world.write(uid, name, bytes);
     }
 
     /// The runtime's id of a container, by its name.
-    pub(crate) fn id(&self, uid: &str, name: &str) -> String {
+    pub fn id(&self, uid: &str, name: &str) -> String {
         self.world.id(uid, name).expect("the container must be there")
     }
 
     /// The state of a pod's containers, in the order of their creation.
-    pub(crate) fn containers(&self, uid: &str) -> Vec<ContainerFact> {
+    pub fn containers(&self, uid: &str) -> Vec<ContainerFact> {
         self.world.facts(uid)
     }
 
     /// How many processes run.
-    pub(crate) fn running(&self) -> usize {
+    pub fn running(&self) -> usize {
         self.world.running()
     }
 }

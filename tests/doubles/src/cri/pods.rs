@@ -36,16 +36,16 @@ pub(super) struct Record {
 
 /// What a test sees of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ContainerFact {
-    pub(crate) name: String,
+pub struct ContainerFact {
+    pub name: String,
     /// `None` while it runs, and if it never started.
-    pub(crate) exit: Option<Exit>,
-    pub(crate) started: bool,
+    pub exit: Option<Exit>,
+    pub started: bool,
 }
 
 impl World {
     /// Adds a pod whose one container is this process, which a model runs.
-    pub(crate) fn add_model(&self, uid: &str, name: &str, process: Process) {
+    pub fn add_model(&self, uid: &str, name: &str, process: Process) {
         let sandbox = self.add_sandbox(|number, created_at| Sandbox {
             id: format!("sandbox{number}"),
             uid: uid.to_owned(),
@@ -66,7 +66,7 @@ impl World {
 
 /// A pod under construction.
 #[derive(Debug)]
-pub(crate) struct PodBuilder {
+pub struct PodBuilder {
     world: Arc<World>,
     uid: String,
     sandbox_ready: bool,
@@ -79,18 +79,20 @@ impl PodBuilder {
     }
 
     /// Adds a container behind the others.
-    pub(crate) fn container(mut self, name: &str, script: Script) -> Self {
+    #[must_use]
+    pub fn container(mut self, name: &str, script: Script) -> Self {
         self.containers.push((name.to_owned(), script));
         self
     }
 
     /// Adds a sandbox that is already down.
-    pub(crate) fn sandbox_down(self) -> Self {
+    #[must_use]
+    pub fn sandbox_down(self) -> Self {
         Self { sandbox_ready: false, ..self }
     }
 
     /// Starts the pod.
-    pub(crate) async fn start(self) {
+    pub async fn start(self) {
         let sandbox = self.world.add_sandbox(|number, created_at| Sandbox {
             id: format!("sandbox{number}"),
             uid: self.uid.clone(),

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 /// The behaviour of the process.
 #[derive(Clone, Debug)]
-pub(crate) enum Script {
+pub enum Script {
     /// Dies of SIGTERM: 143.
     Obedient,
     /// Exits successfully at SIGTERM: 0.
@@ -32,15 +32,15 @@ pub(crate) enum Script {
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Exit {
-    pub(crate) code: i32,
+pub struct Exit {
+    pub code: i32,
     /// In ns since 1970.
-    pub(crate) finished_at: i64,
+    pub finished_at: i64,
 }
 
 /// A started process.
 #[derive(Clone, Debug)]
-pub(crate) struct Process {
+pub struct Process {
     body: Body,
     exit: watch::Receiver<Option<Exit>>,
 }
@@ -132,7 +132,7 @@ pub(super) fn now() -> i64 {
 
 impl Process {
     /// A model of a process, which receives signals and says when it has ended.
-    pub(crate) fn model(
+    pub fn model(
         signal: impl Fn(Signal) + Send + Sync + 'static,
         exit: watch::Receiver<Option<Exit>>,
     ) -> Self {

@@ -23,7 +23,7 @@ use super::process::Process;
 
 /// All state of the double.
 #[derive(Debug)]
-pub(crate) struct World {
+pub struct World {
     pub(super) faults: Faults,
     /// The runtime that waits for processes.
     pub(super) host: Handle,
@@ -39,7 +39,7 @@ struct Things {
 }
 
 impl World {
-    pub(crate) fn new(host: Handle, clock: Clock) -> Self {
+    pub fn new(host: Handle, clock: Clock) -> Self {
         Self { faults: Faults::default(), host, clock, things: Mutex::default() }
     }
 
@@ -53,7 +53,7 @@ impl World {
     }
 
     /// Removes all of a pod.
-    pub(crate) fn remove_pod(&self, uid: &str) {
+    pub fn remove_pod(&self, uid: &str) {
         self.with(|things| {
             things.containers.retain(|container| container.uid != uid);
             things.sandboxes.retain(|sandbox| sandbox.uid != uid);
@@ -286,10 +286,10 @@ impl World {
 
 /// Serves the world over gRPC.
 #[derive(Clone, Debug)]
-pub(crate) struct Service(Arc<World>);
+pub struct Service(Arc<World>);
 
 impl Service {
-    pub(crate) fn new(world: Arc<World>) -> Self {
+    pub fn new(world: Arc<World>) -> Self {
         Self(world)
     }
 }
