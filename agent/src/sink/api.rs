@@ -13,6 +13,7 @@ use epilogue_runtime::api_error::classify;
 use epilogue_runtime::reply;
 use http::{HeaderValue, Method, header};
 use kube::Client;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
@@ -27,6 +28,18 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 const MANAGER: &str = "epilogue-agent";
 /// A write needs only the metadata of its result.
 const BRIEF: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+
+/// What the agent needs of an answer to a patch.
+#[derive(Deserialize)]
+struct Patched {
+    metadata: Version,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    #[serde(rename = "resourceVersion")]
+    resource_version: String,
+}
 
 /// Carries out actions by calls to the API.
 #[derive(Clone)]
@@ -78,10 +91,12 @@ impl ApiSink {
                 self.patch(&format!("{}/status", self.node_path()), STRATEGIC, &body).await
             }
             Action::PatchStatus { pod, body, .. } => {
-                self.patch(&format!("{}/status", pod_path(pod)), STRATEGIC, body).await
+                return self.patch_pod_status(pod, body).await;
             }
             Action::PatchPod { pod, body } => self.patch(&pod_path(pod), STRATEGIC, body).await,
-            Action::DeletePod { pod, grace_seconds } => self.delete(pod, *grace_seconds).await,
+            Action::DeletePod { pod, version, grace_seconds } => {
+                self.delete(pod, version, *grace_seconds).await
+            }
             _ => Err(Failure::new(FailureKind::Other, "not a call to the API")),
         };
         ActionResult::Done(done)
@@ -97,14 +112,25 @@ impl ApiSink {
         }
     }
 
-    async fn delete(&self, pod: &PodRef, grace_seconds: u32) -> Outcome<()> {
+    async fn patch_pod_status(&self, pod: &PodRef, body: &Value) -> ActionResult {
+        let path = format!("{}/status?fieldManager={MANAGER}", pod_path(pod));
+        match self.send(Method::PATCH, &path, STRATEGIC, body).await {
+            Ok(answer) => serde_json::from_str::<Patched>(&answer)
+                .map_or(ActionResult::Done(Ok(())), |it| {
+                    ActionResult::Patched(it.metadata.resource_version)
+                }),
+            Err(failure) => ActionResult::Done(Err(failure)),
+        }
+    }
+
+    async fn delete(&self, pod: &PodRef, version: &str, grace_seconds: u32) -> Outcome<()> {
         let options = json!({
             "kind": "DeleteOptions",
             "apiVersion": "v1",
-            "preconditions": {"uid": pod.uid},
+            "preconditions": {"uid": pod.uid, "resourceVersion": version},
             "gracePeriodSeconds": grace_seconds.max(1),
         });
-        self.send(Method::DELETE, &pod_path(pod), JSON, &options).await
+        self.send(Method::DELETE, &pod_path(pod), JSON, &options).await.map(drop)
     }
 
     /// Adds or removes the taint. The API has one list of taints, so the agent reads and writes it
@@ -140,13 +166,13 @@ impl ApiSink {
 
     async fn patch(&self, path: &str, kind: &str, body: &Value) -> Outcome<()> {
         let path = format!("{path}?fieldManager={MANAGER}");
-        self.send(Method::PATCH, &path, kind, body).await
+        self.send(Method::PATCH, &path, kind, body).await.map(drop)
     }
 
-    async fn send(&self, method: Method, path: &str, kind: &str, body: &Value) -> Outcome<()> {
+    async fn send(&self, method: Method, path: &str, kind: &str, body: &Value) -> Outcome<String> {
         let mut request = request(method, path, Some((kind, body)))?;
         request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(BRIEF));
-        self.client.request_text(request).await.map(drop).map_err(classify)
+        self.client.request_text(request).await.map_err(classify)
     }
 }
 

@@ -54,8 +54,11 @@ fn kind(result: &ActionResult) -> Option<FailureKind> {
 async fn a_mark_is_one_strategic_merge_patch_of_the_status() {
     let body = json!({"metadata": {"uid": "u"}, "status": {"conditions": []}});
     let action = Action::PatchStatus { pod: pod(), purpose: Purpose::Mark, body: body.clone() };
-    let (result, asked) = carried_out(action, vec![Answer::ok(json!({"kind": "Pod"}))]).await;
-    assert_eq!(result, ActionResult::Done(Ok(())));
+    let answer = json!({"kind": "PartialObjectMetadata", "metadata": {"resourceVersion": "8"}});
+    let (result, asked) = carried_out(action.clone(), vec![Answer::ok(answer)]).await;
+    assert_eq!(result, ActionResult::Patched("8".into()));
+    let (strange, _) = carried_out(action, vec![Answer::ok(json!({"kind": "Pod"}))]).await;
+    assert_eq!(strange, ActionResult::Done(Ok(())), "it was applied, at an unknown version");
     assert_eq!(asked.len(), 1);
     assert_eq!(asked[0].line, format!("PATCH {POD}/status?fieldManager=epilogue-agent"));
     assert_eq!(asked[0].content_type, "application/strategic-merge-patch+json");
@@ -63,12 +66,12 @@ async fn a_mark_is_one_strategic_merge_patch_of_the_status() {
 }
 
 #[tokio::test]
-async fn a_deletion_names_the_uid_and_at_least_a_second_of_grace() {
-    let action = Action::DeletePod { pod: pod(), grace_seconds: 0 };
+async fn a_deletion_names_the_uid_the_version_and_at_least_a_second_of_grace() {
+    let action = Action::DeletePod { pod: pod(), version: "7".into(), grace_seconds: 0 };
     let (result, asked) = carried_out(action, vec![Answer::ok(json!({}))]).await;
     assert_eq!(result, ActionResult::Done(Ok(())));
     assert_eq!(asked[0].line, format!("DELETE {POD}"));
-    assert_eq!(asked[0].body["preconditions"], json!({"uid": "u"}));
+    assert_eq!(asked[0].body["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
     assert_eq!(asked[0].body["gracePeriodSeconds"], 1);
 }
 
@@ -83,7 +86,7 @@ async fn refusals_come_back_as_they_are_and_nothing_is_tried_again() {
         (500, "InternalError", FailureKind::ServerError),
     ];
     for (code, reason, expected) in table {
-        let action = Action::DeletePod { pod: pod(), grace_seconds: 5 };
+        let action = Action::DeletePod { pod: pod(), version: "7".into(), grace_seconds: 5 };
         let (result, asked) = carried_out(action, vec![Answer::refusal(code, reason)]).await;
         assert_eq!(kind(&result), Some(expected), "{code}");
         assert_eq!(asked.len(), 1, "{code}");

@@ -181,7 +181,8 @@ async fn shutdown(world: &World) {
     let again = goes(world, "mark again", Call::patch(status_path(&pod), body)).await;
     assert_eq!(marked["metadata"]["resourceVersion"], again["metadata"]["resourceVersion"]);
     let uid = &pod["metadata"]["uid"];
-    let options = json!({"preconditions": {"uid": uid}, "gracePeriodSeconds": 5});
+    let preconditions = json!({"uid": uid, "resourceVersion": version(&again)});
+    let options = json!({"preconditions": preconditions, "gracePeriodSeconds": 5});
     let deleted = goes(world, "delete", Call::delete(pod_path(&pod), options)).await;
     let body = patches::mark(&view(&deleted), at);
     goes(world, "mark what terminates", Call::patch(status_path(&pod), body)).await;
@@ -221,17 +222,22 @@ async fn cancel(world: &World) {
     assert_eq!(disruption["status"], "False");
 }
 
+/// The version of an object.
+fn version(object: &Value) -> &str {
+    object["metadata"]["resourceVersion"].as_str().expect("must have a version")
+}
+
 /// The annotation, the deadline, and what follows a boot. ([API16], [API17], [AP19])
 async fn levers(world: &World) {
     let pod = world.running("lever").await;
     let body = patches::failed(&view(&pod), now());
     goes(world, "annotation lever", Call::patch(status_path(&pod), body)).await;
     let pod = world.running("deadline").await;
-    let body = patches::deadline(&view(&pod));
+    let body = patches::deadline(&view(&pod), version(&pod));
     goes(world, "deadline lever", Call::patch(pod_path(&pod), body)).await;
     let late = json!({"spec": {"activeDeadlineSeconds": 600}});
     let pod = world.pod("earlier", &world.here(), late, running()).await;
-    let body = patches::deadline(&view(&pod));
+    let body = patches::deadline(&view(&pod), version(&pod));
     goes(world, "deadline lowered", Call::patch(pod_path(&pod), body)).await;
     let pod = world.running("lost").await;
     let body = patches::lost(&view(&pod), now());

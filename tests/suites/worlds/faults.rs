@@ -11,16 +11,12 @@ use serde_json::json;
 use simulation::controller::Random;
 use tokio::time::{Instant, sleep};
 
-use super::host::AGENT;
 use super::ledger::CONTROLLER;
 use super::plots::{DELETED, REMOVED, SUSPENDED};
 use super::world::{LEASE, LEASES, NAMESPACE};
 
 /// How long new faults begin.
 const LASTS: Duration = Duration::from_mins(2);
-/// A request of the agent that arrives after its sender has given it up is left out: its deletion
-/// of a pod could arrive after the mark was cleared, and the Job then counts the pod.
-const AGENT_DELAY_MAX: Duration = Duration::from_millis(900);
 /// The writes of a controller that faults concern.
 const WRITES: [(&[Verb], Option<Kind>); 5] = [
     (&[Verb::Create], Some(Kind::Pod)),
@@ -104,14 +100,9 @@ impl Weather {
     }
 
     /// Lets this happen to some of the next writes of this kind.
-    fn write(&mut self, mut effect: Effect) {
+    fn write(&mut self, effect: Effect) {
         let (verbs, kind) = *self.random.pick(&WRITES);
         let (verbs, agent) = (verbs.to_vec(), Some(self.agent().to_owned()));
-        if let Effect::Delay(time) = &mut effect
-            && agent.as_deref() == Some(AGENT)
-        {
-            *time = (*time).min(AGENT_DELAY_MAX);
-        }
         let matcher = Matcher { verbs, kind, agent, ..Matcher::default() };
         let times = self.random.between(1, 4) as u32;
         let fault = self.api.inject(Fault::of(matcher, effect).times(times));

@@ -5,7 +5,7 @@ use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use super::Agent;
 use super::calls::{Answer, Part, Task, Verb};
 use crate::pod::{PodUid, PodView};
-use crate::protocol::action::ActionId;
+use crate::protocol::action::{ActionId, Purpose};
 use crate::protocol::event::ActionResult;
 
 /// The content of a result of this kind. One of another kind is an error of the shell, treated as
@@ -25,7 +25,11 @@ fn strange() -> Failure {
 }
 
 fn done(result: ActionResult) -> Outcome<()> {
-    if let ActionResult::Done(outcome) = result { outcome } else { Err(strange()) }
+    match result {
+        ActionResult::Done(outcome) => outcome,
+        ActionResult::Patched(_) => Ok(()),
+        _ => Err(strange()),
+    }
 }
 
 impl Agent {
@@ -71,6 +75,12 @@ impl Agent {
                     self.answered(part, verb, &uid, Answer::Runtime(&content!(result, Runtime)));
                 }
                 Verb::Patch(_) | Verb::End => {
+                    if let (Verb::Patch(Purpose::Mark), ActionResult::Patched(version)) =
+                        (verb, &result)
+                    {
+                        self.shutdowns.was_marked(&uid, version);
+                        self.evictions.was_marked(&uid, version);
+                    }
                     let result = done(result);
                     self.out.count_write(verb, &result);
                     self.answered(part, verb, &uid, Answer::Written(&result));

@@ -171,11 +171,12 @@ impl Calls {
     pub(super) fn end(&mut self, part: Part, termination: &mut PodTermination, view: &PodView) {
         termination.end.sent();
         let pod = termination.pod.clone();
+        let version = termination.version_to_end(view);
         let task = Task::Pod(part, Verb::End, pod.uid.clone());
         let action = if termination.terminator == Terminator::Deadline {
-            Action::PatchPod { pod, body: patches::deadline(view) }
+            Action::PatchPod { pod, body: patches::deadline(view, &version) }
         } else {
-            Action::DeletePod { pod, grace_seconds: termination.grace_seconds }
+            Action::DeletePod { pod, version, grace_seconds: termination.grace_seconds }
         };
         self.send(task, action);
     }

@@ -249,6 +249,7 @@ impl PodTermination {
             }
             Follow::Retry => Meaning::Again,
             Follow::Reread => {
+                self.marked_version = None;
                 self.read.want_again();
                 // The runtime's proof is older than the attempt.
                 if verb == Verb::Patch(Purpose::Fail) {

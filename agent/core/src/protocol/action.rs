@@ -44,7 +44,7 @@ pub enum Action {
         /// Whether the node is to have the taint.
         present: bool,
     },
-    /// Sends a strategic merge patch to `pods/status`. → `Done`.
+    /// Sends a strategic merge patch to `pods/status`. → `Patched`, or `Done`.
     PatchStatus {
         /// The pod to patch.
         pod: PodRef,
@@ -60,10 +60,12 @@ pub enum Action {
         /// The patch.
         body: Value,
     },
-    /// Deletes the pod, with its UID as precondition. → `Done`.
+    /// Deletes the pod, with its UID and its version as preconditions. → `Done`.
     DeletePod {
         /// The pod to delete.
         pod: PodRef,
+        /// `metadata.resourceVersion` of the state that is to be deleted.
+        version: String,
         /// Time between SIGTERM and SIGKILL; at least 1.
         grace_seconds: u32,
     },

@@ -34,8 +34,6 @@ pub enum Refusal {
 pub enum Conflict {
     /// The decision used an outdated object: the task is due as soon as that is read again.
     Outdated,
-    /// The conflict concerns the UID: the intended object is gone. ([AP9])
-    OtherObject,
     /// Another write was faster: retry.
     Passing,
 }
@@ -61,8 +59,9 @@ pub const REPORT: Rule = Rule { rereads: true, ..MARK };
 pub const REPEATABLE: Rule = Rule { conflict: Conflict::Passing, ..MARK };
 /// Writes for an eviction, which has time for a wait before each attempt.
 pub const EVICTION: Rule = Rule { rereads: true, ..REPEATABLE };
-/// Deletes the pod, or sets its deadline: the call names the UID alone.
-pub const END: Rule = Rule { conflict: Conflict::OtherObject, ..MARK };
+/// Deletes the pod, or sets its deadline: the call names the version that carries the mark. One
+/// that arrives after the mark was cleared must not end the pod.
+pub const END: Rule = MARK;
 
 impl Rule {
     /// The same rule with this handling of refusals.
@@ -228,7 +227,7 @@ impl Attempt {
         };
         let again = if rule.rereads { Follow::Reread } else { Follow::Retry };
         match (failure.kind, rule.conflict) {
-            (FailureKind::NotFound, _) | (FailureKind::Conflict, Conflict::OtherObject) => {
+            (FailureKind::NotFound, _) => {
                 self.give_up();
                 Follow::Gone
             }
@@ -394,7 +393,7 @@ mod tests {
         let table = [
             (NotFound, outdated, Follow::Gone),
             (Changed, outdated, Follow::Reread),
-            (Changed, END, Follow::Gone),
+            (Changed, END, Follow::Reread),
             (Changed, passing, Follow::Retry),
             (Invalid, outdated, Follow::Refused),
             (Unknown, outdated, Follow::Retry),

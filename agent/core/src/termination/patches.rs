@@ -130,9 +130,12 @@ fn not_ready(at: Timestamp) -> Vec<Value> {
 }
 
 /// Sets `spec.activeDeadlineSeconds=1` on the pod itself, not its status. The kubelet then
-/// terminates the pod and keeps the object. ([API17])
-pub fn deadline(pod: &PodView) -> Value {
-    json!({"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": DEADLINE_SECONDS}})
+/// terminates the pod and keeps the object. The version is the one that carries the mark. ([API17])
+pub fn deadline(pod: &PodView, version: &str) -> Value {
+    json!({
+        "metadata": {"uid": pod.uid, "resourceVersion": version},
+        "spec": {"activeDeadlineSeconds": DEADLINE_SECONDS},
+    })
 }
 
 /// Sets `DisruptionTarget=False` on a pod that stays because the shutdown was cancelled. ([AP17])

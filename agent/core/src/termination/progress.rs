@@ -64,6 +64,8 @@ pub struct PodTermination {
     pub comes_again: bool,
     /// The `lastTransitionTime` of the mark, the same in all attempts.
     pub marked_at: Timestamp,
+    /// The version that carries the mark, until the pod is read again.
+    pub marked_version: Option<String>,
     /// Reads the object again after an attempt met a change.
     pub read: Attempt,
     /// Stops the pod: the deletion, the deadline or the runtime's stop.
@@ -100,6 +102,7 @@ impl PodTermination {
             had_exited: false,
             comes_again: false,
             marked_at,
+            marked_version: None,
             read: Attempt::default(),
             end: Attempt::default(),
             grace_seconds: 0,
@@ -118,6 +121,13 @@ impl PodTermination {
     pub fn mark_intent(&self) -> Record {
         let intent = if self.had_run { Intent::Mark } else { Intent::MarkBeforeStart };
         Record::intent(&self.pod, intent, self.marked_at)
+    }
+
+    /// The version of the pod that may be ended: the one that carries the mark. A pod without a
+    /// mark has the version that is known.
+    pub fn version_to_end(&self, pod: &PodView) -> String {
+        let marked = self.marked_version.as_ref().filter(|_| !pod.is_disrupted());
+        marked.unwrap_or(&pod.resource_version).clone()
     }
 
     /// Whether the API does not show the termination yet, but will.

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use agent_core::pod::{Details, Disruption, Phase, PodUid, PodView, TERMINATION_BY_KUBELET};
-use agent_core::protocol::event::NodeView;
+use agent_core::pod::{
+    Details, Disruption, Phase, PodRef, PodUid, PodView, TERMINATION_BY_KUBELET,
+};
+use agent_core::protocol::event::{ActionResult, NodeView};
 use agent_core::termination::patches::SHUTDOWN_MESSAGE;
 use epilogue_common::names::pod_condition::{DISRUPTION_TARGET, OOM_KILLED};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
@@ -224,6 +226,19 @@ impl Api {
         Ok(())
     }
 
+    /// The version of a pod; empty if it is gone.
+    pub(crate) fn version_of(&self, uid: &PodUid) -> String {
+        self.pods.get(uid).map_or_else(String::new, |it| it.fixed.resource_version.clone())
+    }
+
+    /// What a patch of a pod gives.
+    pub(crate) fn patched(&self, uid: &PodUid, outcome: Outcome<()>) -> ActionResult {
+        match outcome {
+            Ok(()) => ActionResult::Patched(self.version_of(uid)),
+            Err(failure) => ActionResult::Done(Err(failure)),
+        }
+    }
+
     fn checked(&self, name: &str, body: &Value) -> Outcome<&Stored> {
         let stored = self.pods.values().find(|stored| stored.fixed.name == name);
         let Some(stored) = stored else { return Err(failure(FailureKind::NotFound)) };
@@ -238,7 +253,16 @@ impl Api {
         Ok(stored)
     }
 
-    /// DELETE with a UID as precondition. ([AP9])
+    /// DELETE with a UID and a version as preconditions. ([AP9])
+    pub(crate) fn delete_at(&mut self, pod: &PodRef, version: &str, grace: u32) -> Outcome<()> {
+        let known = self.pods.get(&pod.uid).map(|stored| &stored.fixed.resource_version);
+        if known.is_some_and(|known| known != version) {
+            return Err(failure(FailureKind::Conflict));
+        }
+        self.delete(&pod.name, &pod.uid, grace)
+    }
+
+    /// DELETE with a UID as precondition.
     pub(crate) fn delete(&mut self, name: &str, uid: &PodUid, grace: u32) -> Outcome<()> {
         let stored = self.pods.values().find(|stored| stored.fixed.name == name);
         let Some(stored) = stored else { return Err(failure(FailureKind::NotFound)) };

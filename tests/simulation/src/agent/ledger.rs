@@ -236,7 +236,11 @@ impl World {
     /// Records that an action of the agent has ended.
     pub(super) fn ledger_hears_result(&mut self, id: ActionId, result: &ActionResult) {
         self.ledger_hears_sample(result);
-        let ActionResult::Done(result) = result else { return };
+        let result = match result {
+            ActionResult::Done(result) => result,
+            ActionResult::Patched(_) => &Ok(()),
+            _ => return,
+        };
         let marking = self.ledger.marking.remove(&id).filter(|_| result.is_err());
         let refused = result.as_ref().is_err_and(|failure| failure.kind == FailureKind::Forbidden);
         let failing = self.ledger.failing.remove(&id).filter(|_| refused);

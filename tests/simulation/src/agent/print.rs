@@ -45,7 +45,7 @@ pub(crate) fn event(event: &Event) -> String {
 
 fn result_line(result: &ActionResult) -> String {
     match result {
-        ActionResult::Done(Ok(())) => "ok".into(),
+        ActionResult::Done(Ok(())) | ActionResult::Patched(_) => "ok".into(),
         ActionResult::Done(Err(failure)) => format!("{:?}", failure.kind),
         ActionResult::Pod(Ok(Some(view))) => pod(view),
         ActionResult::Pod(Ok(None)) => "no such pod".into(),
@@ -69,7 +69,7 @@ pub(crate) fn action(id: ActionId, action: &Action) -> String {
     let what = match action {
         Action::PatchStatus { pod, purpose, .. } => format!("PatchStatus {} {purpose:?}", pod.name),
         Action::PatchPod { pod, body } => format!("PatchPod {} {body}", pod.name),
-        Action::DeletePod { pod, grace_seconds } => {
+        Action::DeletePod { pod, grace_seconds, .. } => {
             format!("DeletePod {} grace {grace_seconds}", pod.name)
         }
         Action::StopPod { pod, grace_seconds, .. } => {

@@ -131,7 +131,7 @@ impl World {
     pub(super) fn finish(&mut self, id: ActionId, result: ActionResult) {
         let Some(process) = &mut self.process else { return };
         let was_call = process.in_flight.remove(&id);
-        let acknowledged = matches!(result, ActionResult::Done(Ok(())));
+        let acknowledged = result.is_done();
         if self.options.sabotage == Some(Sabotage::DropAcks)
             && was_call == Some(true)
             && acknowledged

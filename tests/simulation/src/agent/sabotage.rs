@@ -137,7 +137,7 @@ impl World {
                 let lie = format!("drained;boot={boot};at={at}");
                 Some(Action::Announce(if shutting { lie } else { text }))
             }
-            (Sabotage::StopForDelete, Action::DeletePod { pod, grace_seconds }) => {
+            (Sabotage::StopForDelete, Action::DeletePod { pod, grace_seconds, .. }) => {
                 Some(Action::StopPod {
                     pod,
                     grace_seconds,

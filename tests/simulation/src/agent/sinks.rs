@@ -98,11 +98,11 @@ impl World {
                     ActionResult::Done(w.api.patch_pod(&pod.name, &body))
                 });
             }
-            Action::DeletePod { pod, grace_seconds } => {
+            Action::DeletePod { pod, version, grace_seconds } => {
                 self.call(id, (Verb::DeletePod, Some(&pod.uid.clone())), done, move |w| {
                     w.judge_end(&pod.uid);
                     w.judge_delete(&pod.uid);
-                    ActionResult::Done(w.api.delete(&pod.name, &pod.uid, grace_seconds))
+                    ActionResult::Done(w.api.delete_at(&pod, &version, grace_seconds))
                 });
             }
             Action::ReadPod(pod) => {
@@ -146,7 +146,7 @@ impl World {
         if let (Ok(()), Some(before), Some(after)) = (&result, before, after) {
             self.judge_status(purpose, &before, &after, body, issued);
         }
-        ActionResult::Done(result)
+        self.api.patched(uid, result)
     }
 
     fn take_lock(&mut self, id: ActionId) {

@@ -74,7 +74,8 @@ impl World {
             Sabotage::KeepVictims if victim => None,
             Sabotage::EvictCritical if victim => {
                 let other = self.another(&pod.uid, true)?;
-                Some(Action::DeletePod { pod: other, grace_seconds: 1 })
+                let version = self.api.version_of(&other.uid);
+                Some(Action::DeletePod { pod: other, version, grace_seconds: 1 })
             }
             Sabotage::StopVictims if victim => {
                 let (sidecars, reach) = (Vec::new(), Reach::Pod);

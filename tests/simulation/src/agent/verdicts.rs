@@ -77,7 +77,7 @@ impl World {
                 self.judge_target(pod, ends);
             }
             Action::PatchPod { pod, .. } => self.judge_kill(pod, true),
-            Action::DeletePod { pod, grace_seconds } => {
+            Action::DeletePod { pod, grace_seconds, .. } => {
                 self.judge_kill(pod, true);
                 if *grace_seconds == 0 {
                     self.violate(&format!("{} is deleted without a grace", pod.name));

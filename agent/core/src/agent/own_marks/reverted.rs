@@ -31,7 +31,7 @@ impl RevertedWrites {
 
     /// Records a finished write, if it is acknowledged.
     pub(super) fn note_written(&mut self, task: &Task, result: &ActionResult, facts: &Facts) {
-        if !matches!(result, ActionResult::Done(Ok(()))) {
+        if !result.is_done() {
             return;
         }
         let (uid, purpose) = match task {

@@ -111,7 +111,8 @@ impl Shutdown {
                 continue;
             }
             let marked = !termination.mark.is_open() || enough;
-            if termination.reported || !marked || !termination.end.is_due(&facts.clock) {
+            let reads = termination.terminator != Terminator::Stop && termination.read.is_open();
+            if termination.reported || !marked || reads || !termination.end.is_due(&facts.clock) {
                 continue;
             }
             let Some(pod) = facts.pods.get(uid) else {

@@ -4,9 +4,11 @@ use epilogue_common::outcome::FailureKind;
 
 use super::driver::*;
 use crate::agent::LockState;
+use crate::agent::Settings;
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodView};
 use crate::protocol::event::{Announcement, Event, LogindState};
+use crate::shutdown::candidates::BarePods;
 
 fn job(name: &str) -> PodView {
     pod(name).owner(Owner::Job).never()
@@ -265,6 +267,31 @@ fn a_mark_that_arrives_after_its_answer_was_given_up_is_taken_back_too() {
     world.arrive(&action);
     world.pass(ms(1_000));
     assert_restored(&world, "after it arrived");
+}
+
+#[test]
+fn an_end_that_arrives_after_its_mark_was_cleared_ends_no_pod_that_stays() {
+    for bare_pods in [BarePods::Delete, BarePods::DeadlineLever] {
+        let settings = Settings { bare_pods, ..settings() };
+        let bare = pod("a").never();
+        let mut world =
+            World::standing(settings, plain(), vec![bare, job("f").disrupted("Foreign")]);
+        for end in ["delete *", "deadline *"] {
+            world.answers.insert(end.into(), Answer::Hold);
+        }
+        world.shutdown(40);
+        let of_a = |(_, name, _): &(_, String, _)| name.contains(" a");
+        let position = world.held.iter().position(of_a).expect("its end must be on its way");
+        let (id, _, action) = world.held.remove(position);
+        world.time_out(id, &action);
+        world.event(Event::ShutdownCancelled);
+        assert_eq!(world.done(&["clear"]), ["0 clear a"]);
+        assert_restored(&world, "before it arrives");
+        world.arrive(&action);
+        world.pass(ms(1_000));
+        assert!(!world.pods["a"].is_to_end(), "{bare_pods:?}");
+        assert_restored(&world, "after it arrived");
+    }
 }
 
 #[test]

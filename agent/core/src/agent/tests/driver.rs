@@ -447,6 +447,21 @@ impl World {
         self.drain();
     }
 
+    /// Carries out an action whose response comes later, and of which no watch shows anything.
+    pub(crate) fn carry_out_unseen(&mut self, action: &Action) -> ActionResult {
+        let result = self.carry_out(action);
+        self.shown = self.version;
+        result
+    }
+
+    /// Another client changes the pod, and no watch shows it.
+    pub(crate) fn change_unseen(&mut self, name: &str) {
+        self.version += 1;
+        self.shown = self.version;
+        let pod = self.pods.get_mut(name).expect("must be a pod");
+        pod.resource_version = self.version.to_string();
+    }
+
     /// Carries out an action whose response is no longer expected.
     pub(crate) fn arrive(&mut self, action: &Action) {
         self.carry_out(action);
@@ -490,19 +505,29 @@ impl World {
                 self.lies.push(printed(action));
                 ActionResult::Done(Ok(()))
             }
-            Action::PatchStatus { pod, body, .. } => {
-                ActionResult::Done(self.patch(&pod.name, body))
-            }
-            Action::DeletePod { pod, grace_seconds } => {
+            Action::PatchStatus { pod, body, .. } => match self.patch(&pod.name, body) {
+                Ok(()) => ActionResult::Patched(self.version.to_string()),
+                Err(failure) => ActionResult::Done(Err(failure)),
+            },
+            Action::DeletePod { pod, version, grace_seconds } => {
                 self.version += 1;
                 let Some(view) = self.pods.get_mut(&pod.name) else {
                     return ActionResult::Done(Err(Failure::new(FailureKind::NotFound, "gone")));
                 };
+                if *version != view.resource_version {
+                    let failure = Failure::new(FailureKind::Conflict, "it has changed");
+                    return ActionResult::Done(Err(failure));
+                }
                 view.deletion_grace_seconds = Some(*grace_seconds);
                 view.resource_version = self.version.to_string();
                 ActionResult::Done(Ok(()))
             }
-            Action::PatchPod { pod, .. } => {
+            Action::PatchPod { pod, body } => {
+                let version = &self.pods[&pod.name].resource_version;
+                if body["metadata"]["resourceVersion"] != version.as_str() {
+                    let failure = Failure::new(FailureKind::Conflict, "it has changed");
+                    return ActionResult::Done(Err(failure));
+                }
                 self.change(&pod.name, |pod| pod.deadline_set = true);
                 ActionResult::Done(Ok(()))
             }
@@ -669,7 +694,9 @@ fn printed(action: &Action) -> String {
             format!("{kind} {}", pod.name)
         }
         Action::PatchPod { pod, .. } => format!("deadline {}", pod.name),
-        Action::DeletePod { pod, grace_seconds } => format!("delete {} {grace_seconds}", pod.name),
+        Action::DeletePod { pod, grace_seconds, .. } => {
+            format!("delete {} {grace_seconds}", pod.name)
+        }
         Action::ReadPod(pod) => format!("read {}", pod.name),
         Action::StopPod { pod, grace_seconds, .. } => format!("stop {} {grace_seconds}", pod.name),
         Action::InspectPod(pod) => format!("inspect {}", pod.name),

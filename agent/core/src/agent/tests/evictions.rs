@@ -427,7 +427,7 @@ fn what_the_api_says_to_a_deletion_decides() {
         (NotFound, 1, &["mark a", "delete a 1"], 0),
         (TooManyRequests, 1, &["mark a", "delete a 1", "delete a 1"], 0),
         (Unknown, 2, &["mark a", "delete a 1", "delete a 1", "delete a 1"], 0),
-        (FailureKind::Conflict, 1, &["mark a", "delete a 1"], 0),
+        (FailureKind::Conflict, 1, &["mark a", "delete a 1", "delete a 1"], 0),
     ];
     for (kind, times, expected, given_up) in table {
         let mut world = short_of_memory(enforcing(HARD), vec![web("a")]);

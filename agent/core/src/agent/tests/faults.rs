@@ -3,9 +3,11 @@
 use epilogue_common::outcome::FailureKind;
 
 use super::driver::*;
+use crate::agent::Settings;
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodView};
 use crate::protocol::event::{Event, NodeView};
+use crate::shutdown::candidates::BarePods;
 
 const ALWAYS: u32 = u32::MAX;
 
@@ -28,6 +30,41 @@ fn a_pod_that_changed_is_read_and_decided_about_again() {
     world.shutdown(40);
     let expected = ["0 mark a", "0 read a", "0 mark a", "0 delete a 20"];
     assert_eq!(world.done(&["mark", "read", "delete"]), expected);
+}
+
+#[test]
+fn a_pod_is_ended_at_the_version_that_carries_its_mark_or_read_again_at_once() {
+    for (bare_pods, end) in
+        [(BarePods::Delete, "0 delete a 20"), (BarePods::DeadlineLever, "0 deadline a")]
+    {
+        for changes in [false, true] {
+            let settings = Settings { bare_pods, ..settings() };
+            let mut world = World::standing(settings, plain(), vec![pod("a").never()]);
+            world.answers.insert("mark *".into(), Answer::Hold);
+            world.shutdown(40);
+            let (id, _, action) = world.held.remove(0);
+            let result = world.carry_out_unseen(&action);
+            if changes {
+                world.change_unseen("a");
+            }
+            world.event(Event::Finished { id, result });
+            let read = changes.then_some(["0 read a", end]).into_iter().flatten();
+            let expected: Vec<_> = ["0 mark a", end].into_iter().chain(read).collect();
+            assert_eq!(world.done(&["mark", "read", "delete", "deadline"]), expected);
+            assert!(world.pods["a"].is_to_end());
+        }
+    }
+}
+
+#[test]
+fn a_pod_whose_mark_was_refused_is_deleted_at_whatever_version_it_has() {
+    let mut world = replace(vec![job("a")]);
+    world.answers.insert("mark *".into(), failing(FailureKind::Invalid, ALWAYS));
+    world.change_unseen("a");
+    world.shutdown(40);
+    let expected = ["0 mark a", "0 delete a 20", "0 read a", "0 delete a 20"];
+    assert_eq!(world.done(&["mark", "read", "delete"]), expected);
+    assert!(world.pods["a"].is_terminating());
 }
 
 #[test]

@@ -140,6 +140,10 @@ impl State {
                 });
                 ActionResult::RuntimePods(Ok(listed.collect()))
             }
+            Action::PatchStatus { pod, .. } => {
+                let outcome = self.write(&action, scope)?;
+                self.api.patched(&pod.uid, outcome)
+            }
             write => done(self.write(write, scope)?),
         };
         self.finish(id, result, scope)
@@ -153,9 +157,9 @@ impl State {
                 self.judge_end_of(pod)?;
                 self.api.patch_pod(&pod.name, body)
             }
-            Action::DeletePod { pod, grace_seconds } => {
+            Action::DeletePod { pod, version, grace_seconds } => {
                 self.judge_end_of(pod)?;
-                self.api.delete(&pod.name, &pod.uid, *grace_seconds)
+                self.api.delete_at(pod, version, *grace_seconds)
             }
             other => return Err(format!("the model does not know {other:?}")),
         };
