@@ -34,8 +34,8 @@ const CONNECTIONS_MAX: usize = 32;
 /// `/livez` fails once the program's runtime has stood still for this long. The pages come from
 /// another thread, which would otherwise report health for ever.
 const STANDSTILL_MAX: Duration = Duration::from_mins(1);
-/// How often the program's runtime reports progress.
-const BEAT: Duration = Duration::from_secs(1);
+/// How often the program's runtime reports progress: each wake-up costs an idle program.
+const BEAT: Duration = Duration::from_secs(5);
 /// Scrapes within this time get the same page, because gathering takes locks that the work needs.
 const FIGURES_LAST: Duration = Duration::from_millis(100);
 

@@ -6,10 +6,11 @@ use std::str::FromStr;
 
 use thiserror::Error;
 use tracing::Subscriber;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer as _, Registry};
+use tracing_subscriber::{Layer as _, Registry};
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
@@ -73,20 +74,37 @@ impl fmt::Display for LogFormat {
 impl FromStr for LogFilter {
     type Err = TelemetryError;
 
-    /// Stricter than the filter's own parser, which treats a mistyped level as a target and so
-    /// disables all others.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad =
-            |part: &str| TelemetryError::Filter { filter: text.to_owned(), part: part.to_owned() };
-        for part in text.split(',').map(str::trim) {
-            let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
-            let is_level = LEVELS.iter().any(|known| level.eq_ignore_ascii_case(known));
-            if !is_level || EnvFilter::try_new(part).is_err() {
-                return Err(bad(part));
-            }
-        }
-        Ok(Self(text.to_owned()))
+        targets(text).map(|_| Self(text.to_owned()))
     }
+}
+
+/// Parses a filter. Stricter than the parsers of `tracing_subscriber`, which take a mistyped level
+/// for a target and so disable all others. Its `EnvFilter` would bring regular expressions into
+/// each program, for filters by the fields of spans.
+fn targets(text: &str) -> Result<Targets, TelemetryError> {
+    let mut targets = Targets::new();
+    for part in text.split(',').map(str::trim) {
+        let (target, level) =
+            part.rsplit_once('=').map_or((None, part), |(target, level)| (Some(target), level));
+        let known = LEVELS.iter().any(|known| level.eq_ignore_ascii_case(known));
+        let level = level.parse::<LevelFilter>().ok().filter(|_| known);
+        targets = match (target, level) {
+            (None, Some(level)) => targets.with_default(level),
+            (Some(target), Some(level)) if is_target(target) => targets.with_target(target, level),
+            _ => {
+                let (filter, part) = (text.to_owned(), part.to_owned());
+                return Err(TelemetryError::Filter { filter, part });
+            }
+        };
+    }
+    Ok(targets)
+}
+
+/// Whether it can be a target: a module's path.
+fn is_target(text: &str) -> bool {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | ':' | '-');
+    !text.is_empty() && text.chars().all(fits)
 }
 
 impl Default for LogFilter {
@@ -120,7 +138,7 @@ where
         LogFormat::Json => layer.json().flatten_event(true).with_current_span(false).boxed(),
         LogFormat::Text => layer.with_ansi(false).boxed(),
     };
-    let filter = EnvFilter::new(&filter.0);
+    let filter = targets(&filter.0).expect("a parsed filter must parse again");
     Registry::default().with(layer.with_filter(filter))
 }
 
@@ -174,6 +192,8 @@ mod tests {
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(text.contains("pod created pod=\"a-0\""), "{text}");
         assert_eq!(logged(LogFormat::Text, "error"), "");
+        let text = logged(LogFormat::Text, "DEBUG, epilogue_runtime::telemetry=off, kube=trace");
+        assert_eq!(text, "", "the longest target counts, also after a space");
     }
 
     #[test]
