@@ -1,13 +1,16 @@
 //! Makes calls to the API: requests with JSON bodies, and what several callers need of the answers.
 
+use std::time::Duration;
+
 use agent_core::pod::{PodSource, PodView};
 use epilogue_common::names::node::SHUTTING_DOWN_TAINT;
-use epilogue_common::outcome::Outcome;
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::api_error::classify;
 use http::{Method, Request, header};
 use kube::Client;
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::source::wire_pod::WirePod;
 
@@ -56,6 +59,17 @@ pub(crate) async fn send(
 ) -> Outcome<Value> {
     let request = request(method, path, body.as_ref().map(|(kind, body)| (*kind, body)))?;
     client.request(request).await.map_err(classify)
+}
+
+/// The outcome of calls, or that no answer came within this time.
+pub(crate) async fn within<T>(
+    time: Duration,
+    calls: impl Future<Output = Outcome<T>>,
+) -> Outcome<T> {
+    timeout(time, calls).await.unwrap_or_else(|_| {
+        let words = format!("no answer within {} s", time.as_secs());
+        Err(Failure::new(FailureKind::Unknown, words))
+    })
 }
 
 /// Whether the taint is the agent's.

@@ -31,9 +31,12 @@ pub struct HostError {
 
 impl HostError {
     /// What turns the system's error into this one.
-    fn of(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn of(
+        verb: &'static str,
+        path: &Path,
+    ) -> impl Fn(io::Error) -> Self + Clone + use<> {
         let path = path.to_owned();
-        move |source| Self { verb, path, source }
+        move |source| Self { verb, path: path.clone(), source }
     }
 
     /// The system's error.

@@ -11,9 +11,9 @@ use http::Method;
 use jiff::Timestamp;
 use kube::{Client, Config};
 use serde_json::json;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use crate::calls::{JSON, STRATEGIC, send, some_pod};
+use crate::calls::{JSON, STRATEGIC, send, some_pod, within};
 
 /// Maximum time for all questions together.
 const ASK_MAX: Duration = Duration::from_secs(10);
@@ -34,10 +34,9 @@ const RIGHTS: [(&str, &str, &str, &[&str]); 7] = [
 pub(super) async fn ask(config: &Config, node: &str) -> ApiFacts {
     let server = config.cluster_url.to_string();
     let error = match Client::try_from(config.clone()) {
-        Ok(client) => match timeout(ASK_MAX, answers(&client, &server, node)).await {
-            Ok(Ok(answers)) => return ApiFacts::Answers(Box::new(answers)),
-            Ok(Err(failure)) => failure.message,
-            Err(_) => format!("no answer within {} s", ASK_MAX.as_secs()),
+        Ok(client) => match within(ASK_MAX, answers(&client, &server, node)).await {
+            Ok(answers) => return ApiFacts::Answers(Box::new(answers)),
+            Err(failure) => failure.message,
         },
         Err(error) => error.to_string(),
     };

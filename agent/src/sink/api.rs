@@ -16,9 +16,9 @@ use kube::Client;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use crate::calls::{JSON, MERGE, STRATEGIC, is_our_taint, request};
+use crate::calls::{JSON, MERGE, STRATEGIC, is_our_taint, request, within};
 use crate::metrics::Metrics;
 use crate::source::wire_pod::WirePod;
 
@@ -59,9 +59,9 @@ impl ApiSink {
     pub async fn carry_out(&self, action: Action) -> ActionResult {
         let verb = verb(&action).unwrap_or("none");
         let begun = Instant::now();
-        let result = match timeout(ATTEMPT_MAX, self.attempt(&action)).await {
-            Ok(result) => result,
-            Err(_) => failed(&action, no_answer()),
+        let result = match &action {
+            Action::ReadPod(pod) => ActionResult::Pod(within(ATTEMPT_MAX, self.read(pod)).await),
+            action => ActionResult::Done(within(ATTEMPT_MAX, self.write(action)).await),
         };
         let failure = match &result {
             ActionResult::Done(Err(failure)) | ActionResult::Pod(Err(failure)) => Some(failure),
@@ -74,9 +74,8 @@ impl ApiSink {
         result
     }
 
-    async fn attempt(&self, action: &Action) -> ActionResult {
-        let done = match action {
-            Action::ReadPod(pod) => return ActionResult::Pod(self.read(pod).await),
+    async fn write(&self, action: &Action) -> Outcome<()> {
+        match action {
             Action::Announce(state) => {
                 let body = json!({"metadata": {"annotations": {STATE: state}}});
                 self.patch(&self.node_path(), MERGE, &body).await
@@ -98,8 +97,7 @@ impl ApiSink {
                 self.delete(pod, version, *grace_seconds).await
             }
             _ => Err(Failure::new(FailureKind::Other, "not a call to the API")),
-        };
-        ActionResult::Done(done)
+        }
     }
 
     async fn read(&self, pod: &PodRef) -> Outcome<Option<Box<PodView>>> {
@@ -193,16 +191,4 @@ fn verb(action: &Action) -> Option<&'static str> {
         Action::ReadPod(_) => Some("read-pod"),
         _ => None,
     }
-}
-
-fn failed(action: &Action, failure: Failure) -> ActionResult {
-    match action {
-        Action::ReadPod(_) => ActionResult::Pod(Err(failure)),
-        _ => ActionResult::Done(Err(failure)),
-    }
-}
-
-fn no_answer() -> Failure {
-    let words = format!("no answer within {} s", ATTEMPT_MAX.as_secs());
-    Failure::new(FailureKind::Unknown, words)
 }

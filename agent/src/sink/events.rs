@@ -7,15 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use agent_core::protocol::action::Notice;
-use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+use epilogue_common::outcome::Outcome;
 use epilogue_runtime::api_error::classify;
 use http::Method;
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Map, Value, json};
-use tokio::time::timeout;
 
-use crate::calls::{JSON, request};
+use crate::calls::{JSON, request, within};
 use crate::metrics::Metrics;
 
 /// How long one event may take to be written.
@@ -43,10 +42,7 @@ impl EventSink {
 
     /// Writes an event of now.
     pub async fn emit(&self, notice: &Notice, now: Timestamp) -> Outcome<()> {
-        let written = timeout(WRITE_MAX, self.write(notice, now)).await.unwrap_or_else(|_| {
-            let words = format!("no answer within {} s", WRITE_MAX.as_secs());
-            Err(Failure::new(FailureKind::Unknown, words))
-        });
+        let written = within(WRITE_MAX, self.write(notice, now)).await;
         if let Err(failure) = &written {
             tracing::debug!(%failure, reason = notice.reason, "event not written");
         }

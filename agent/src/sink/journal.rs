@@ -12,7 +12,7 @@ use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use thiserror::Error;
 use tokio::sync::Mutex;
 
-use crate::host::Host;
+use crate::host::{Host, HostError};
 
 /// The file's name in its directory.
 pub const FILE_NAME: &str = "journal";
@@ -27,14 +27,8 @@ const HEAD: usize = 8;
 #[derive(Debug, Error)]
 pub enum JournalError {
     /// The file system refuses it.
-    #[error("cannot {doing} {path}")]
-    File {
-        /// What was tried, and on what.
-        doing: &'static str,
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] HostError),
     /// Another process has it open.
     #[error("another agent has the journal {path} open")]
     Taken { path: PathBuf },
@@ -44,14 +38,6 @@ pub enum JournalError {
     /// A record cannot be encoded, or is too long.
     #[error("a record is not fit for the journal: {0}")]
     Record(String),
-}
-
-impl JournalError {
-    /// What turns the system's error into this one.
-    fn file(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> Self + use<> {
-        let path = path.to_owned();
-        move |source| Self::File { doing, path: path.clone(), source }
-    }
 }
 
 /// Writes the journal. The driver passes one action after the other, so the records have the order
@@ -143,23 +129,23 @@ impl Journal {
         let dir = path.parent().expect("the path must have been joined to a directory");
         if !dir.is_dir() {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-            made.map_err(JournalError::file("make the journal's directory", dir))?;
+            made.map_err(HostError::of("make the journal's directory", dir))?;
         }
         let mut options = OpenOptions::new();
         let opened =
             options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-        let unopened = JournalError::file("open the journal", path);
+        let unopened = HostError::of("open the journal", path);
         let mut file = opened.map_err(&unopened)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(JournalError::Taken { path: path.clone() });
             }
-            Err(TryLockError::Error(source)) => return Err(unopened(source)),
+            Err(TryLockError::Error(source)) => return Err(unopened(source).into()),
         }
         // The file's name has to survive too.
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(unopened)?;
-        let unread = JournalError::file("read the journal", path);
+        let unread = HostError::of("read the journal", path);
         let mut bytes = Vec::new();
         (&mut file).take(BYTES_MAX).read_to_end(&mut bytes).map_err(&unread)?;
         let length = file.metadata().map_err(unread)?.len();
@@ -201,13 +187,13 @@ impl Journal {
         if end > BYTES_MAX {
             return Err(JournalError::Full { path });
         }
-        open.write(&bytes).map_err(JournalError::file("write the journal", &path))?;
+        open.write(&bytes).map_err(HostError::of("write the journal", &path))?;
         open.end = end;
         Ok(())
     }
 
     fn clear(&mut self) -> Result<(), JournalError> {
-        let unwritten = JournalError::file("write the journal", &self.path);
+        let unwritten = HostError::of("write the journal", &self.path);
         let open = self.opened()?;
         open.file.set_len(0).and_then(|()| open.file.sync_all()).map_err(unwritten)?;
         open.end = 0;

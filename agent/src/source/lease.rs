@@ -13,9 +13,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use parking_lot::Mutex;
-use tokio::time::{Instant, MissedTickBehavior, timeout};
+use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::calls::request;
+use crate::calls::{request, within};
 use crate::clock::Clock;
 
 /// Time between two reads.
@@ -50,27 +50,26 @@ pub async fn run(client: Client, node: String, age: LeaseAge, reachable: Flag, c
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        match timeout(READ_MAX, read(&client, &path)).await {
-            Ok(Ok(renewed)) => {
+        match within(READ_MAX, read(&client, &path)).await {
+            Ok(renewed) => {
                 reachable.pass();
                 age.found(renewed.map(|at| since(at, &clock)));
             }
-            Ok(Err(why)) => reachable.fail(why),
-            Err(_) => reachable.fail(format!("no answer within {} s", READ_MAX.as_secs())),
+            Err(failure) => reachable.fail(failure.message),
         }
     }
 }
 
 /// When the lease was renewed, by the kubelet's clock, which is also this machine's. A server that
 /// refuses to show the lease is reachable, too.
-async fn read(client: &Client, path: &str) -> Result<Option<Timestamp>, String> {
-    let request = request(Method::GET, path, None).map_err(|failure| failure.message)?;
+async fn read(client: &Client, path: &str) -> Outcome<Option<Timestamp>> {
+    let request = request(Method::GET, path, None)?;
     let lease: Outcome<Lease> = client.request(request).await.map_err(classify);
     match lease {
         Ok(lease) => Ok(lease.spec.and_then(|spec| spec.renew_time).map(|time| time.0)),
         Err(failure) => match failure.kind {
             FailureKind::NotFound | FailureKind::Forbidden => Ok(None),
-            _ => Err(failure.message),
+            _ => Err(failure),
         },
     }
 }
