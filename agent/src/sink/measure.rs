@@ -9,6 +9,7 @@ use agent_core::pod::PodUid;
 use agent_core::protocol::pressure::{ContainerFigures, Figures, PodFigures, Resource, Sample};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
@@ -103,47 +104,41 @@ impl MeasureSink {
         }
     }
 
-    /// Samples the node.
+    /// Samples the node. Its disks come last, on the same thread: an idle node wakes one a second.
+    /// A disk that hangs keeps its last sample: other shortages still show.
     pub async fn node(&self) -> Outcome<Box<Sample>> {
-        let shared = Arc::clone(&self.shared);
-        let node = alongside(move || {
-            let mut sampler = shared.sampler.try_lock()?;
-            Some(sampler.take_sample(shared.clock.now().monotonic))
-        });
-        let (node, disks) = tokio::join!(node, self.filesystems());
-        let hangs = || failure("the last sample has not finished: a file hangs");
-        let mut sample = node?.ok_or_else(hangs)?;
-        disks.add_to(&mut sample);
-        Ok(Box::new(sample))
-    }
-
-    /// Free space on disks, at most a second old. A disk that hangs keeps its last sample: other
-    /// shortages still show.
-    async fn filesystems(&self) -> DiskSample {
         let now = self.shared.clock.now().monotonic;
-        if let Some((at, last)) = &*self.shared.last_disks.lock()
-            && now < *at + DISKS_EVERY
-        {
-            return last.clone();
-        }
-        let paths = self.places().await;
+        let is_fresh = |last: &Option<(Duration, DiskSample)>| {
+            last.as_ref().is_some_and(|(at, _)| now < *at + DISKS_EVERY)
+        };
+        let rest = is_fresh(&self.shared.last_disks.lock());
+        let paths = if rest { None } else { Some(self.places().await) };
         let shared = Arc::clone(&self.shared);
-        let sampled = timeout(
-            DISKS_TIME_MAX,
-            spawn_blocking(move || {
-                let mut sampler = shared.disk_looker.try_lock()?;
-                let found = sampler.take_sample(&paths, now);
-                *shared.last_disks.lock() = Some((now, found.clone()));
-                Some(found)
-            }),
-        );
-        if let Ok(Ok(Some(found))) = sampled.await {
-            return found;
-        }
+        let (found, files) = oneshot::channel();
+        let sampled = spawn_blocking(move || {
+            // Not held any more while a disk hangs.
+            let files = shared.sampler.try_lock();
+            let files = files.map(|mut it| it.take_sample(shared.clock.now().monotonic));
+            // A sample that is late is dropped.
+            let _ = found.send(files);
+            if let (Some(paths), Some(mut disks)) = (paths, shared.disk_looker.try_lock()) {
+                let found = disks.take_sample(&paths, now);
+                *shared.last_disks.lock() = Some((now, found));
+            }
+        });
+        // In vain if a disk hangs, and then the last sample is old.
+        let _ = timeout(DISKS_TIME_MAX, sampled).await;
+        let files = timeout(FILES_TIME_MAX, files).await.map_err(|_| not_read())?;
+        let files = files.map_err(|_| failure("measuring ended early"))?;
+        let hangs = || failure("the last sample has not finished: a file hangs");
+        let mut sample = files.ok_or_else(hangs)?;
         let last = self.shared.last_disks.lock();
-        let mut last = last.as_ref().map(|(_, last)| last.clone()).unwrap_or_default();
-        last.unreadable.push("the node's file systems: they do not answer in time".to_owned());
-        last
+        last.iter().for_each(|(_, disks)| disks.clone().add_to(&mut sample));
+        if !is_fresh(&last) {
+            let words = "the node's file systems: they do not answer in time";
+            sample.unreadable.push(words.to_owned());
+        }
+        Ok(Box::new(sample))
     }
 
     /// Where images and layers lie, as the runtime once reported.
@@ -274,11 +269,12 @@ async fn alongside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
     match timeout(FILES_TIME_MAX, spawn_blocking(work)).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error)) => Err(failure(&format!("measuring ended early: {error}"))),
-        Err(_) => {
-            let words = format!("files were not read within {}s", FILES_TIME_MAX.as_secs());
-            Err(failure(&words))
-        }
+        Err(_) => Err(not_read()),
     }
+}
+
+fn not_read() -> Failure {
+    failure(&format!("files were not read within {}s", FILES_TIME_MAX.as_secs()))
 }
 
 fn failure(words: &str) -> Failure {
