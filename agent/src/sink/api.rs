@@ -61,6 +61,12 @@ impl ApiSink {
         let begun = Instant::now();
         let result = match &action {
             Action::ReadPod(pod) => ActionResult::Pod(within(ATTEMPT_MAX, self.read(pod)).await),
+            Action::PatchStatus { pod, body, .. } => {
+                match within(ATTEMPT_MAX, self.patch_pod_status(pod, body)).await {
+                    Ok(Some(version)) => ActionResult::Patched(version),
+                    done => ActionResult::Done(done.map(drop)),
+                }
+            }
             action => ActionResult::Done(within(ATTEMPT_MAX, self.write(action)).await),
         };
         let failure = match &result {
@@ -89,9 +95,6 @@ impl ApiSink {
                 let body = patches::node_condition(kind, *stands, reason, message, *since);
                 self.patch(&format!("{}/status", self.node_path()), STRATEGIC, &body).await
             }
-            Action::PatchStatus { pod, body, .. } => {
-                return self.patch_pod_status(pod, body).await;
-            }
             Action::PatchPod { pod, body } => self.patch(&pod_path(pod), STRATEGIC, body).await,
             Action::DeletePod { pod, version, grace_seconds } => {
                 self.delete(pod, version, *grace_seconds).await
@@ -110,15 +113,12 @@ impl ApiSink {
         }
     }
 
-    async fn patch_pod_status(&self, pod: &PodRef, body: &Value) -> ActionResult {
+    /// Returns the version that the write has made, if the answer says it.
+    async fn patch_pod_status(&self, pod: &PodRef, body: &Value) -> Outcome<Option<String>> {
         let path = format!("{}/status?fieldManager={MANAGER}", pod_path(pod));
-        match self.send(Method::PATCH, &path, STRATEGIC, body).await {
-            Ok(answer) => serde_json::from_str::<Patched>(&answer)
-                .map_or(ActionResult::Done(Ok(())), |it| {
-                    ActionResult::Patched(it.metadata.resource_version)
-                }),
-            Err(failure) => ActionResult::Done(Err(failure)),
-        }
+        let answer = self.send(Method::PATCH, &path, STRATEGIC, body).await?;
+        let patched = serde_json::from_str::<Patched>(&answer);
+        Ok(patched.ok().map(|patched| patched.metadata.resource_version))
     }
 
     async fn delete(&self, pod: &PodRef, version: &str, grace_seconds: u32) -> Outcome<()> {

@@ -15,6 +15,7 @@ use super::lease::LeaseAge;
 use super::logind::{Logind, NAME};
 use super::logind_session::Changes;
 use super::systemd::{Systemd, UnitState};
+use super::tell;
 use crate::args::KubeletPlace;
 use crate::bus::{Bus, BusAddress};
 use crate::host::Host;
@@ -87,15 +88,12 @@ impl KubeletSource {
         }
     }
 
-    /// Reports the kubelet's state once in a period and after each change, until the receiver of
-    /// events is gone.
+    /// Reports the kubelet's state once in a period and after each change.
     pub async fn run(self, mut changes: watch::Receiver<Changes>, events: mpsc::Sender<Event>) {
         loop {
             let going_down = changes.borrow_and_update().going_down;
             let period = if going_down { PERIOD_GOING_DOWN } else { self.settings.period };
-            if events.send(Event::KubeletSeen(self.ask().await)).await.is_err() {
-                return;
-            }
+            tell(&events, Event::KubeletSeen(self.ask().await)).await;
             sleep(PAUSE_MIN).await;
             tokio::select! {
                 Ok(()) = changes.changed() => {}

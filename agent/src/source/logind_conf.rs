@@ -10,28 +10,28 @@ use agent_core::protocol::event::Event;
 use agent_core::shutdown::logind_conf::{DROP_IN_DIRS, OUR_DROP_IN};
 use nix::sys::inotify::{AddWatchFlags, InotifyEvent};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
+use super::tell;
 use crate::host::Host;
 use crate::inotify::Notices;
 
 /// How long until a directory that does not exist, or went away, is watched again.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Reports changes until the receiver of events is gone.
+/// Reports changes.
 pub async fn run(host: Host, events: mpsc::Sender<Event>) {
     let directory = host.path(DROP_IN_DIRS[0]);
-    while !events.is_closed() {
+    loop {
         if let Err(error) = watch(&directory, &events).await {
             let directory = directory.display();
             tracing::debug!(%directory, %error, "drop-ins of logind are not watched now");
         }
-        // Too late means that events are still wanted.
-        let _ = timeout(RETRY, events.closed()).await;
+        sleep(RETRY).await;
     }
 }
 
-/// Ends when the directory or the receiver of events is gone.
+/// Ends when the directory is gone.
 async fn watch(directory: &Path, events: &mpsc::Sender<Event>) -> std::io::Result<()> {
     let notices = Notices::new()?;
     let of = AddWatchFlags::IN_CLOSE_WRITE
@@ -40,13 +40,9 @@ async fn watch(directory: &Path, events: &mpsc::Sender<Event>) -> std::io::Resul
         | AddWatchFlags::IN_ONLYDIR;
     notices.add(directory, of)?;
     loop {
-        let changes = tokio::select! {
-            changes = notices.next() => changes?,
-            () = events.closed() => return Ok(()),
-        };
-        if changes.iter().any(is_of_others) && events.send(Event::LogindConfChanged).await.is_err()
-        {
-            return Ok(());
+        let changes = notices.next().await?;
+        if changes.iter().any(is_of_others) {
+            tell(events, Event::LogindConfChanged).await;
         }
         if changes.iter().any(|change| change.mask.contains(AddWatchFlags::IN_IGNORED)) {
             return Ok(());

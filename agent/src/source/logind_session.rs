@@ -1,6 +1,7 @@
 //! Keeps a session with logind: connects, subscribes, reads, for as long as the agent runs. A
 //! reader takes in every signal at once. A reporter passes events on at the pace of their receiver.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use agent_core::protocol::event::{Announcement, Event};
@@ -12,7 +13,8 @@ use zbus::{MatchRule, MessageStream};
 
 use super::logind::{Logind, NAME, OurLock, PATH, granted};
 use super::logind_signs::{Listener, MANAGER, PROPERTIES, Signs};
-use super::session::{Gone, Owner, Pauses, Session, closed, keep, rule, signals, subscribe};
+use super::session::{Owner, Pauses, Session, closed, keep, rule, signals, subscribe};
+use super::tell;
 use crate::bus::{Answer, Bus, BusAddress, CallError};
 
 /// Maximum time of a question at the signal: the delay is running out.
@@ -83,7 +85,7 @@ impl LogindSession {
         self.changes.subscribe()
     }
 
-    /// Runs until the receiver of events is gone.
+    /// Keeps the session.
     pub async fn run(self, events: mpsc::Sender<Event>) {
         let (address, pauses) = (self.address.clone(), self.pace.pauses);
         keep(Running { session: self, events }, &address, pauses).await;
@@ -91,7 +93,7 @@ impl LogindSession {
 }
 
 impl Session for Running {
-    async fn connected(&mut self, bus: &Bus, messages: MessageStream) -> Answer<()> {
+    async fn connected(&mut self, bus: &Bus, messages: MessageStream) -> Answer<Infallible> {
         let signs = watch::Sender::new(Signs::default());
         let mut reporter = Reporter {
             session: &self.session,
@@ -113,9 +115,9 @@ impl Session for Running {
         }
     }
 
-    async fn lost(&mut self, error: CallError) -> Result<(), Gone> {
+    async fn lost(&mut self, error: CallError) {
         tracing::warn!(error = error.message, "the session with logind is over");
-        self.events.send(Event::LogindLost(error.message)).await.map_err(|_| Gone)
+        tell(&self.events, Event::LogindLost(error.message)).await;
     }
 }
 
@@ -144,17 +146,15 @@ struct Reporter<'a> {
 }
 
 impl Reporter<'_> {
-    async fn report(&mut self, logind: &Logind) -> Answer<()> {
+    async fn report(&mut self, logind: &Logind) -> Answer<Infallible> {
         let mut due = Instant::now() + self.period();
         loop {
-            if self.catch_up(logind).await.is_err() {
-                return Ok(());
-            }
+            self.catch_up(logind).await;
             due = due.min(Instant::now() + self.period());
             let mut signs = self.signs.clone();
             let check = async {
                 sleep_until(due).await;
-                self.seen(logind).await
+                self.seen(logind).await;
             };
             // A signal does not wait for the answers of a periodic read.
             tokio::select! {
@@ -162,12 +162,7 @@ impl Reporter<'_> {
                 changed = signs.changed() => if changed.is_err() {
                     return Err(closed());
                 },
-                reported = check => {
-                    if reported.is_err() {
-                        return Ok(());
-                    }
-                    due = Instant::now() + self.period();
-                }
+                () = check => due = Instant::now() + self.period(),
             }
         }
     }
@@ -179,25 +174,24 @@ impl Reporter<'_> {
 
     /// Reports the difference between the last report and now. Never skips a `false`; skips a
     /// `true` that is already over.
-    async fn catch_up(&mut self, logind: &Logind) -> Result<(), Gone> {
+    async fn catch_up(&mut self, logind: &Logind) {
         let now = self.signs.borrow_and_update().clone();
         let before = std::mem::replace(&mut self.reported, now.clone());
         self.warn_of_forger(&before, &now).await;
         if (&before.owner, before.owners) != (&now.owner, now.owners) {
-            self.seen(logind).await?;
+            self.seen(logind).await;
         }
         if before.cancelled != now.cancelled {
             self.going_down = false;
-            self.send(Event::ShutdownCancelled).await?;
+            tell(self.events, Event::ShutdownCancelled).await;
         }
         if before.announced != now.announced && now.going_down {
-            self.announce(logind, &now).await?;
+            self.announce(logind, &now).await;
         }
         // A session that has just found logind counts as a change too.
         if before != now {
             self.report_change();
         }
-        Ok(())
     }
 
     fn report_change(&self) {
@@ -209,7 +203,7 @@ impl Reporter<'_> {
 
     /// Reports `true`, unless logind denies it when asked: then the shutdown is over, or never was.
     /// Without an answer the signal counts, because time runs out.
-    async fn announce(&mut self, logind: &Logind, now: &Signs) -> Result<(), Gone> {
+    async fn announce(&mut self, logind: &Logind, now: &Signs) {
         let (preparing, delay) = tokio::join!(
             timeout(AT_SIGNAL_MAX, logind.preparing()),
             timeout(AT_SIGNAL_MAX, logind.delay())
@@ -219,16 +213,16 @@ impl Reporter<'_> {
                 "PrepareForShutdown said true and the property PreparingForShutdown says false: \
                  the signal is not believed"
             );
-            return Ok(());
+            return;
         }
         let granted = delay.ok().and_then(Result::ok).map(granted);
         let kind = now.kind.clone();
         self.going_down = true;
-        self.send(Event::ShutdownAnnounced(Announcement { granted, kind })).await
+        tell(self.events, Event::ShutdownAnnounced(Announcement { granted, kind })).await;
     }
 
     /// Reads all properties and reports them.
-    async fn seen(&mut self, logind: &Logind) -> Result<(), Gone> {
+    async fn seen(&mut self, logind: &Logind) {
         let event = match &self.reported.owner {
             Owner::Name(owner) => match logind.state(owner.clone(), &self.session.lock).await {
                 Ok(state) => Event::LogindSeen(state),
@@ -241,11 +235,7 @@ impl Reporter<'_> {
                 Event::LogindLost(format!("{NAME} has no owner on the bus"))
             }
         };
-        self.send(event).await
-    }
-
-    async fn send(&self, event: Event) -> Result<(), Gone> {
-        self.events.send(event).await.map_err(|_| Gone)
+        tell(self.events, event).await;
     }
 
     /// Warns once, and stops listening to other senders.

@@ -10,6 +10,7 @@ use kube::Client;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
+use super::tell;
 use super::watch::{Kind, Watch};
 
 /// The kubelet's message in its condition Ready. ([SD8])
@@ -107,8 +108,8 @@ impl WireNode {
     }
 }
 
-/// Reports the node's object until the receiver of events is gone. Only what the agent reads of it
-/// counts as a change: a kubelet writes its node every few minutes.
+/// Reports the node's object. Only what the agent reads of it counts as a change: a kubelet writes
+/// its node every few minutes.
 pub async fn run(client: Client, watch: Watch, events: mpsc::Sender<Event>) {
     let read = |text: &str| serde_json::from_str::<WireNode>(text);
     let path = "/api/v1/nodes";
@@ -119,12 +120,9 @@ pub async fn run(client: Client, watch: Watch, events: mpsc::Sender<Event>) {
     while let Some(event) = observed.next().await {
         let WatchEvent::Shown(node) = event else { continue };
         let view = node.view();
-        if last.as_ref() == Some(&view) {
-            continue;
-        }
-        last = Some(view.clone());
-        if events.send(Event::NodeObserved(view)).await.is_err() {
-            return;
+        if last.as_ref() != Some(&view) {
+            last = Some(view.clone());
+            tell(&events, Event::NodeObserved(view)).await;
         }
     }
 }

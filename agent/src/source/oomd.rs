@@ -2,6 +2,7 @@
 //! signal `Killed` only from the owner of oomd's name. Most nodes have no oomd; then it reports
 //! nothing.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use agent_core::protocol::event::Event;
@@ -11,8 +12,9 @@ use tokio::sync::mpsc;
 use zbus::{MatchRule, Message, MessageStream};
 
 use super::session::{
-    Gone, Owner, Pauses, Session, closed, is_signal, keep, owner_change, rule, signals, subscribe,
+    Owner, Pauses, Session, closed, is_signal, keep, owner_change, rule, signals, subscribe,
 };
+use super::tell;
 use crate::bus::{Answer, Bus, BusAddress, CallError};
 use crate::cgroups::place;
 
@@ -26,7 +28,7 @@ const TEXT_BYTES_MAX: usize = 4096;
 /// The pauses after lost connections.
 pub const PAUSES: Pauses = Pauses { min: Duration::from_secs(1), max: Duration::from_mins(1) };
 
-/// Reports kills until the receiver of events is gone.
+/// Reports kills.
 pub async fn run(bus: impl Into<BusAddress>, pauses: Pauses, events: mpsc::Sender<Event>) {
     keep(Kills { events }, &bus.into(), pauses).await;
 }
@@ -37,7 +39,7 @@ struct Kills {
 }
 
 impl Session for Kills {
-    async fn connected(&mut self, bus: &Bus, mut messages: MessageStream) -> Answer<()> {
+    async fn connected(&mut self, bus: &Bus, mut messages: MessageStream) -> Answer<Infallible> {
         let mut listener = Listener::default();
         let begin = subscribe(bus, NAME, [killed()]);
         tokio::pin!(begin);
@@ -51,19 +53,16 @@ impl Session for Kills {
                 }
                 message = messages.next() => {
                     let Some(Ok(message)) = message else { return Err(closed()) };
-                    if let Some(kill) = listener.hear(&message)
-                        && self.events.send(Event::OomdKilled(Box::new(kill))).await.is_err()
-                    {
-                        return Ok(());
+                    if let Some(kill) = listener.hear(&message) {
+                        tell(&self.events, Event::OomdKilled(Box::new(kill))).await;
                     }
                 }
             }
         }
     }
 
-    async fn lost(&mut self, error: CallError) -> Result<(), Gone> {
+    async fn lost(&mut self, error: CallError) {
         tracing::debug!(error = error.message, "the session with systemd-oomd is over");
-        Ok(())
     }
 }
 

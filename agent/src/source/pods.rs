@@ -11,6 +11,7 @@ use futures::StreamExt as _;
 use kube::Client;
 use tokio::sync::mpsc;
 
+use super::tell;
 use super::watch::{Kind, Watch};
 use super::wire_pod::WirePod;
 
@@ -76,7 +77,7 @@ impl Pods {
     }
 }
 
-/// Reports the node's pods until the receiver of events is gone.
+/// Reports the node's pods.
 pub async fn run(client: Client, watch: Watch, events: mpsc::Sender<Event>) {
     let read = |text: &str| serde_json::from_str(text).map(WirePod::view);
     let scope = Kind {
@@ -88,10 +89,8 @@ pub async fn run(client: Client, watch: Watch, events: mpsc::Sender<Event>) {
     let mut observed = pin!(observed);
     let mut pods = Pods::default();
     while let Some(event) = observed.next().await {
-        if let Some(event) = pods.take(event)
-            && events.send(event).await.is_err()
-        {
-            return;
+        if let Some(event) = pods.take(event) {
+            tell(&events, event).await;
         }
     }
 }

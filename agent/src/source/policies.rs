@@ -11,9 +11,10 @@ use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use crate::calls::{JSON, STRATEGIC, send, some_pod};
+use super::tell;
+use crate::calls::{JSON, STRATEGIC, send, some_pod, within};
 
 /// Time between two rounds that find the policies in place.
 const PERIOD: Duration = Duration::from_hours(1);
@@ -32,24 +33,20 @@ struct Trial {
     body: Value,
 }
 
-/// Reports each round to the core, until the receiver of events is gone.
+/// Reports each round to the core.
 pub async fn run(client: Client, node: String, events: mpsc::Sender<Event>) {
     loop {
-        let found = timeout(ROUND_MAX, missing(&client, &node)).await;
+        let found = within(ROUND_MAX, missing(&client, &node)).await;
         let again = match found {
-            Ok(Ok(missing)) => {
+            Ok(missing) => {
                 let again = if missing.is_some() { AGAIN } else { PERIOD };
-                let missing = missing.map(str::to_owned);
-                if events.send(Event::PoliciesTried(missing)).await.is_err() {
-                    return;
-                }
+                tell(&events, Event::PoliciesTried(missing.map(str::to_owned))).await;
                 again
             }
-            Ok(Err(failure)) => {
+            Err(failure) => {
                 tracing::debug!(%failure, "the policies could not be tried");
                 AGAIN
             }
-            Err(_) => AGAIN,
         };
         sleep(again).await;
     }

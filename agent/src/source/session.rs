@@ -4,6 +4,7 @@
 //! The signal streams of zbus also track a name's owner. They do not compare the sender of
 //! `NameOwnerChanged`, so that any process on the bus could name itself the owner.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -66,24 +67,20 @@ impl Pauses {
     }
 }
 
-/// The receiver of events is gone.
-#[derive(Debug)]
-pub(super) struct Gone;
-
 /// A session, over connections that come and go.
 pub(super) trait Session {
-    /// One connection, until it is lost; `Ok`: the receiver of events is gone.
+    /// One connection, until it is lost.
     fn connected(
         &mut self,
         bus: &Bus,
         messages: MessageStream,
-    ) -> impl Future<Output = Answer<()>> + Send;
+    ) -> impl Future<Output = Answer<Infallible>> + Send;
 
     /// Reports that a connection is lost, or could not be made.
-    fn lost(&mut self, error: CallError) -> impl Future<Output = Result<(), Gone>> + Send;
+    fn lost(&mut self, error: CallError) -> impl Future<Output = ()> + Send;
 }
 
-/// Keeps a session until the receiver of events is gone.
+/// Keeps a session.
 pub(super) async fn keep(mut session: impl Session, address: &BusAddress, pauses: Pauses) {
     let mut next = pauses.min;
     loop {
@@ -99,12 +96,10 @@ pub(super) async fn keep(mut session: impl Session, address: &BusAddress, pauses
             }
             Err(error) => Err(error),
         };
-        let Err(error) = ended else { return };
+        let Err(error) = ended;
         let pause;
         (pause, next) = pauses.after(next, begun.elapsed());
-        if session.lost(error).await.is_err() {
-            return;
-        }
+        session.lost(error).await;
         sleep(pause).await;
     }
 }

@@ -184,20 +184,24 @@ fn begins(path: &Path) -> Option<Instant> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_real_stall_is_reported_within_100_ms_of_its_beginning() {
+async fn a_real_stall_is_reported_soon_after_its_beginning() {
     let mut real = match Real::start("stall") {
         Ok(real) => real,
         Err(why) => {
             return not_tested_here(&format!("no process can be made to stall: {why}"));
         }
     };
-    match real.triggers() {
-        Ok(()) => println!("tested: the kernel's triggers"),
+    let soon = match real.triggers() {
+        Ok(()) => {
+            println!("tested: the kernel's triggers");
+            Duration::from_millis(100)
+        }
         Err(why) => {
             println!("tested: reading the counter");
             tested_in_part(&format!("the kernel takes no trigger: {why}"));
+            Duration::from_millis(300)
         }
-    }
+    };
     let mut source = Source::start(Host::new(real.root.path().to_owned()));
     real.stall();
     source.next(Stalling::Memory, WITHIN).await.expect("the first stall must be reported");
@@ -217,7 +221,7 @@ async fn a_real_stall_is_reported_within_100_ms_of_its_beginning() {
     latencies.sort();
     println!("reported after the first {STALL:?} of stall: {latencies:?}");
     // The best counts, because the machine is shared; the others are printed.
-    assert!(latencies[0] < Duration::from_millis(100), "{latencies:?}");
+    assert!(latencies[0] < soon, "{latencies:?}");
 
     // The cgroup goes, as when the kubelet is set up again, and returns.
     real.calm();

@@ -70,7 +70,7 @@ async fn at_work(tree: &Tree, source: &mut Source) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stall_is_reported_within_100_ms_of_its_beginning() {
+async fn a_stall_after_a_rest_is_reported_within_300_ms() {
     let tree = Tree::new(Driver::Systemd);
     let mut source = Source::start(tree.host());
     let mut total = at_work(&tree, &mut source).await;
@@ -86,8 +86,8 @@ async fn a_stall_is_reported_within_100_ms_of_its_beginning() {
     }
     latencies.sort();
     println!("a stall is reported after {latencies:?}");
-    // The best counts, because the machine is shared; the others are printed.
-    assert!(latencies[0] < Duration::from_millis(100), "{latencies:?}");
+    // The median counts, because the machine is shared; the others are printed.
+    assert!(latencies[4] < Duration::from_millis(300), "{latencies:?}");
     source.end().await;
 }
 
@@ -177,9 +177,15 @@ async fn files_that_are_none_of_the_kernels_are_not_watched() {
 }
 
 #[tokio::test]
-async fn the_source_ends_with_its_listener() {
+async fn a_source_without_a_listener_waits_until_it_is_stopped() {
     let tree = Tree::new(Driver::Systemd);
-    let Source { events, task, .. } = Source::start(tree.host());
+    let mut source = Source::start(tree.host());
+    let total = at_work(&tree, &mut source).await;
+    let Source { events, stop, mut task } = source;
     drop(events);
+    let rest = total + 1_000_000;
+    tree.write_in("", "memory.pressure", &text(rest, rest));
+    assert!(timeout(Duration::from_millis(500), &mut task).await.is_err(), "must not end");
+    stop.cancel();
     timeout(WITHIN, task).await.expect("must end").expect("must not panic");
 }

@@ -21,6 +21,7 @@ use super::record::{Constraint, Record, kills};
 use crate::cgroups::{Kubepods, Place};
 use crate::clock::Clock;
 use crate::host::Host;
+use crate::source::tell;
 
 /// The device with the kernel's log.
 pub const LOG: &str = "/dev/kmsg";
@@ -29,7 +30,7 @@ const RECORD_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of kills that wait for their container's end at once; further ones are dropped.
 const AT_ONCE_MAX: usize = 256;
 
-/// Reports kills; ends when the log cannot be read, or the receiver of events is gone.
+/// Reports kills; ends when the log cannot be read.
 pub(super) async fn run(host: &Host, clock: &Clock, events: &mpsc::Sender<Event>) {
     let log = match open(host) {
         Ok(log) => log,
@@ -47,9 +48,7 @@ pub(super) async fn run(host: &Host, clock: &Clock, events: &mpsc::Sender<Event>
         tokio::select! {
             biased;
             Some(kill) = ending.next(), if !ending.is_empty() => {
-                if events.send(Event::OomKilled(Box::new(kill))).await.is_err() {
-                    return;
-                }
+                tell(events, Event::OomKilled(Box::new(kill))).await;
             }
             read = records(&log) => match read {
                 Ok(text) => {
@@ -67,9 +66,7 @@ pub(super) async fn run(host: &Host, clock: &Clock, events: &mpsc::Sender<Event>
         }
     }
     while let Some(kill) = ending.next().await {
-        if events.send(Event::OomKilled(Box::new(kill))).await.is_err() {
-            return;
-        }
+        tell(events, Event::OomKilled(Box::new(kill))).await;
     }
 }
 

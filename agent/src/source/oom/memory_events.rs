@@ -19,6 +19,7 @@ use super::watches::{Signs, Watches};
 use crate::cgroups::Cgroups;
 use crate::clock::Clock;
 use crate::host::Host;
+use crate::source::tell;
 
 /// Minimum time between two reads of a counter; a container that is held at its limit changes it
 /// all the time.
@@ -57,18 +58,14 @@ impl<'a> MemoryEvents<'a> {
         }
     }
 
-    /// Runs forever, unless there is no cgroup v2 or the receiver of events is gone.
+    /// Runs forever, unless there is no cgroup v2.
     pub(super) async fn run(mut self) {
         if Cgroups::of(self.host).is_none() {
             return;
         }
         loop {
             match Watches::new() {
-                Ok(watches) => {
-                    if self.watch(watches).await.is_err() {
-                        return;
-                    }
-                }
+                Ok(watches) => self.watch(watches).await,
                 Err(error) => {
                     tracing::warn!(%error, "cgroups can't be watched: OOM kills are missed");
                 }
@@ -77,8 +74,8 @@ impl<'a> MemoryEvents<'a> {
         }
     }
 
-    /// Runs until the watches fail. `Err`: the receiver of events is gone.
-    async fn watch(&mut self, mut watches: Watches) -> Result<(), ()> {
+    /// Runs until the watches fail.
+    async fn watch(&mut self, mut watches: Watches) {
         self.tree.list(&mut watches, Instant::now());
         let mut due = Instant::now() + PERIOD;
         let mut open_at = Instant::now();
@@ -93,7 +90,7 @@ impl<'a> MemoryEvents<'a> {
                     if let Some(cgroup) = cgroup {
                         self.waited_for.remove(&cgroup);
                     }
-                    self.events.send(Event::OomKilled(Box::new(kill))).await.map_err(|_| ())?;
+                    tell(self.events, Event::OomKilled(Box::new(kill))).await;
                     continue;
                 }
                 signs = next => match signs {
@@ -101,7 +98,7 @@ impl<'a> MemoryEvents<'a> {
                     Err(error) => {
                         tracing::warn!(%error, "the watches of the cgroups are lost");
                         self.tree = Tree::new(self.host.clone());
-                        return Ok(());
+                        return;
                     }
                 },
                 () = sleep_until(due) => Signs { lost: true, ..Signs::default() },

@@ -14,6 +14,8 @@ mod record;
 mod tree;
 mod watches;
 
+use std::future::pending;
+
 use agent_core::protocol::event::Event;
 use tokio::sync::mpsc;
 
@@ -23,11 +25,11 @@ use crate::host::Host;
 pub use kmsg::{LOG, open_log};
 pub use record::{Constraint, Record, kills};
 
-/// Reports kills. Does not end before the receiver of events is gone, even without a witness.
+/// Reports kills. Does not end, even without a witness.
 pub async fn run(host: Host, clock: Clock, events: mpsc::Sender<Event>) {
     tokio::join!(
         kmsg::run(&host, &clock, &events),
         memory_events::MemoryEvents::new(&host, &clock, &events).run(),
-        events.closed(),
+        pending::<()>(),
     );
 }

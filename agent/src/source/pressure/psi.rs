@@ -14,18 +14,21 @@ use nix::fcntl::OFlag;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{cannot_read, psi_of};
 use crate::cgroups::Cgroups;
 use crate::host::Host;
+use crate::source::tell;
 
 /// Minimum time between two events of one kind.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How many times per window the counter is read if the kernel accepts no trigger, the same as the
-/// kernel itself does. A read takes some 5 µs. More reads would lose stalls: the kernel counts in
-/// whole ticks (1 to 10 ms) between two reads, and drops what is shorter.
+/// kernel itself does. More reads would lose stalls: the kernel counts in whole ticks (1 to 10 ms)
+/// between two reads, and drops what is shorter.
 const READS_PER_WINDOW: u32 = 10;
+/// The same while nothing stalls: 20 wake-ups a second would cost an idle node 0.2 % of a core.
+const READS_PER_WINDOW_AT_REST: u32 = 2;
 /// How often a watch that failed is retried.
 const RETRY: Duration = Duration::from_secs(10);
 /// How long until a file that went away is opened again.
@@ -58,6 +61,10 @@ impl TriggerConfig {
     fn read_every(&self) -> Duration {
         self.window / READS_PER_WINDOW
     }
+
+    fn read_every_at_rest(&self) -> Duration {
+        self.window / READS_PER_WINDOW_AT_REST
+    }
 }
 
 /// A file that is watched.
@@ -68,12 +75,9 @@ struct Target {
     instead: bool,
 }
 
-/// Reports stalls until the receiver of events is gone.
+/// Reports stalls.
 pub async fn run(host: Host, events: mpsc::Sender<Event>) {
-    tokio::select! {
-        () = watch(&host, MEMORY, &events) => {}
-        () = watch(&host, IO, &events) => {}
-    }
+    tokio::join!(watch(&host, MEMORY, &events), watch(&host, IO, &events));
 }
 
 /// Whether the kernel accepts a trigger for stalls of memory; the error says why not. Removes the
@@ -83,24 +87,21 @@ pub fn takes_a_trigger(host: &Host) -> Result<(), String> {
     trigger(&path, MEMORY).map(drop).map_err(|error| cannot_read(&path, &error))
 }
 
-/// Ends when the receiver of events is gone.
 async fn watch(host: &Host, config: TriggerConfig, events: &mpsc::Sender<Event>) {
     let mut logged = String::new();
-    while !events.is_closed() {
+    loop {
         let target = target(host, config.what);
         let watch = Watch { config, events, target: &target, logged: &mut logged };
         let ended = tokio::select! {
             ended = watch.follow() => ended,
             // The file that this one stands in for may exist by then.
             () = sleep(RETRY), if target.instead => Ended::Gone,
-            () = events.closed() => return,
         };
-        let wait = match ended {
+        sleep(match ended {
             Ended::Gone => REOPEN,
             Ended::NotWatched => RETRY,
-        };
-        // Too late means that events are still wanted.
-        let _ = timeout(wait, events.closed()).await;
+        })
+        .await;
     }
 }
 
@@ -153,8 +154,10 @@ impl Watch<'_> {
             Ok(file) if counter(&file).is_ok() => {
                 let words = format!(
                     "the kernel takes no trigger for stalls ({refused}), so its counter is read \
-                     every {} ms; CAP_SYS_RESOURCE and a writable file avoid that",
-                    self.config.read_every().as_millis()
+                     every {} ms, and every {} ms while nothing stalls; CAP_SYS_RESOURCE and a \
+                     writable file avoid that",
+                    self.config.read_every().as_millis(),
+                    self.config.read_every_at_rest().as_millis()
                 );
                 self.log(&path, &words, false);
                 self.by_reading(&file).await
@@ -177,9 +180,10 @@ impl Watch<'_> {
             let is_error = guard.ready().is_error();
             guard.clear_ready();
             drop(guard);
-            if is_error || self.report().await.is_none() {
+            if is_error {
                 break;
             }
+            self.report().await;
         }
         Ended::Gone
     }
@@ -187,22 +191,23 @@ impl Watch<'_> {
     /// The same by the counter: the stall of a sliding window.
     async fn by_reading(&self, file: &File) -> Ended {
         let mut window = Window::new(self.config);
-        let mut next = Instant::now();
+        let mut last = Duration::ZERO;
         while let Ok(total) = counter(file) {
-            if window.is_stall(total) && self.report().await.is_none() {
-                break;
+            let now = Instant::now();
+            if window.is_stall(total, now) {
+                self.report().await;
             }
-            next = Instant::now().max(next + self.config.read_every());
-            sleep_until(next).await;
+            let rests = std::mem::replace(&mut last, total) == total;
+            let every =
+                if rests { self.config.read_every_at_rest() } else { self.config.read_every() };
+            sleep_until(now + every).await;
         }
         Ended::Gone
     }
 
-    /// Sends an event; `None` if the receiver is gone.
-    async fn report(&self) -> Option<()> {
-        self.events.send(Event::PressureRose(self.config.what)).await.ok()?;
+    async fn report(&self) {
+        tell(self.events, Event::PressureRose(self.config.what)).await;
         sleep(PAUSE).await;
-        Some(())
     }
 
     fn log(&mut self, path: &Path, words: &str, warning: bool) {
@@ -246,7 +251,7 @@ fn counter(file: &File) -> io::Result<Duration> {
 /// The counter over the last window.
 struct Window {
     config: TriggerConfig,
-    reads: VecDeque<Duration>,
+    reads: VecDeque<(Instant, Duration)>,
 }
 
 impl Window {
@@ -255,16 +260,18 @@ impl Window {
     }
 
     /// Takes in a read; whether a stall begins with it. A reported stall is not reported again.
-    fn is_stall(&mut self, total: Duration) -> bool {
-        self.reads.push_back(total);
-        while self.reads.len() > READS_PER_WINDOW as usize + 1 {
+    fn is_stall(&mut self, total: Duration, now: Instant) -> bool {
+        // A read comes late by less than the time between two.
+        let length = self.config.window + self.config.read_every();
+        self.reads.push_back((now, total));
+        while self.reads.front().is_some_and(|(at, _)| now.duration_since(*at) >= length) {
             self.reads.pop_front();
         }
-        let first = self.reads.front().copied().unwrap_or(total);
+        let first = self.reads.front().map_or(total, |(_, first)| *first);
         let is_stall = total.saturating_sub(first) >= self.config.stall;
         if is_stall {
             self.reads.clear();
-            self.reads.push_back(total);
+            self.reads.push_back((now, total));
         }
         is_stall
     }
@@ -277,7 +284,11 @@ mod tests {
     #[test]
     fn a_stall_begins_when_a_window_has_enough_of_it() {
         let mut window = Window::new(MEMORY);
-        let mut is_stall = |ms| window.is_stall(Duration::from_millis(ms));
+        let mut now = Instant::now();
+        let mut is_stall = |ms| {
+            now += MEMORY.read_every();
+            window.is_stall(Duration::from_millis(ms), now)
+        };
         assert!(!is_stall(1_000), "what was before the start is not new");
         assert!(!is_stall(1_019));
         assert!(is_stall(1_020));
@@ -289,9 +300,21 @@ mod tests {
 
     #[test]
     fn a_slow_trickle_is_no_stall() {
-        let mut window = Window::new(MEMORY);
+        let (mut window, begun) = (Window::new(MEMORY), Instant::now());
         for read in 0..1_000 {
-            assert!(!window.is_stall(Duration::from_micros(read * 1_900)), "read {read}");
+            let now = begun + MEMORY.read_every() * read;
+            assert!(!window.is_stall(Duration::from_micros(1_900) * read, now), "read {read}");
         }
+    }
+
+    #[test]
+    fn a_stall_after_a_rest_shows_at_the_next_read() {
+        let (mut window, begun) = (Window::new(MEMORY), Instant::now());
+        for read in 0..10 {
+            let now = begun + MEMORY.read_every_at_rest() * read;
+            assert!(!window.is_stall(Duration::from_secs(1), now), "read {read}");
+        }
+        let now = begun + MEMORY.read_every_at_rest() * 10;
+        assert!(window.is_stall(Duration::from_millis(1_020), now));
     }
 }

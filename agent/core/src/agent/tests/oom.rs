@@ -343,7 +343,8 @@ fn a_container_that_ended_for_itself_was_not_ended_by_an_earlier_kill() {
 
 #[test]
 fn who_killed_a_container_of_a_pod_that_is_ended_is_not_known_by_its_exit() {
-    let ends: [(fn(&mut PodView), Option<&str>); 2] =
+    type Change = fn(&mut PodView);
+    let ends: [(Change, Option<&str>); 2] =
         [(|_| (), Some("NodeOutOfMemory")), (|pod| pod.deletion_grace_seconds = Some(1), None)];
     for (change, reason) in ends {
         // Simulation seed 9128882: a child was killed, and the kubelet's SIGKILL came 9 ms later.
