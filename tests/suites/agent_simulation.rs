@@ -58,7 +58,7 @@ const KEPT: &[(u64, bool)] = &[
     (9_111_925, false),
     // A child was killed for memory just before the kubelet's SIGKILL.
     (9_128_882, false),
-    // A mark was refused as the runtime told that its pod had ended before the shutdown.
+    // A mark was refused when the runtime reported that its pod had ended before the shutdown.
     (9_105_540, false),
 ];
 

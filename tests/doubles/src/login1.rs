@@ -4,6 +4,8 @@
 //!
 //! The suite `worlds` serves it without a bus.
 
+mod state;
+
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, PipeReader, Read as _};
 use std::os::fd::{AsRawFd as _, OwnedFd as StdFd};
@@ -25,66 +27,12 @@ use zbus::names::BusName;
 use zbus::{BoxDBusError, Connection, DBusError, Message, OwnedFd, Variant};
 
 use super::WITHIN;
+pub use state::{Candour, Down, Lock, State};
 
 /// logind's name.
 pub const NAME: &str = "org.freedesktop.login1";
 const PATH: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
-
-/// What, who, why, mode, uid, pid.
-pub type Lock = (String, String, String, String, u32, u32);
-
-/// The state of the double, which a test reads and changes.
-#[derive(Clone, Debug)]
-pub struct State {
-    /// `InhibitDelayMaxUSec`; a change is never announced.
-    pub delay_us_max: u64,
-    /// `InhibitorsMax`.
-    pub inhibitors_max: usize,
-    /// `ScheduledShutdown`.
-    pub scheduled: (String, u64),
-    /// Whether the caller may not take locks, as a user without polkit's permission.
-    pub denies: bool,
-    /// How it answers for `PreparingForShutdown`.
-    pub candour: Candour,
-    /// Whether it knows `PrepareForShutdownWithMetadata`. (systemd ≥ 255)
-    pub metadata: bool,
-    /// Locks with their numbers, in the order in which they were taken.
-    pub locks: Vec<(u64, Lock)>,
-    /// The pipes of the locks' descriptors, as the kernel names them.
-    pub pipes: Vec<String>,
-    /// `+1` for a granted lock, `-1` for a released one.
-    pub history: Vec<i64>,
-    /// When the time of the action in progress is over.
-    pub pending: Option<Instant>,
-    /// Why the last action that ran began.
-    pub down: Option<Down>,
-    taken: u64,
-}
-
-/// Why an action ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Down {
-    /// No lock delayed it.
-    AtOnce,
-    /// The last lock was released.
-    Released,
-    /// The time was over.
-    TimedOut,
-}
-
-/// How it answers for `PreparingForShutdown`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Candour {
-    /// With the truth.
-    Honest,
-    /// Always with `false`.
-    Denying,
-    /// Never: the call does not return.
-    Mute,
-    /// With an error, as `ListInhibitors` does then.
-    Refusing,
-}
 
 /// The double.
 #[derive(Debug)]
@@ -274,34 +222,6 @@ fn hang_up(root: &Path, shared: &Shared) {
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl State {
-    /// How many locks were ever granted.
-    pub fn taken(&self) -> u64 {
-        self.taken
-    }
-
-    /// Who holds locks.
-    pub fn holders(&self) -> Vec<&str> {
-        self.locks.iter().map(|(_, lock)| lock.1.as_str()).collect()
-    }
-
-    fn is_held(&self) -> bool {
-        let holds = |lock: &Lock| lock.3 == "delay" && lock.0.split(':').any(|it| it == "shutdown");
-        self.locks.iter().any(|(_, lock)| holds(lock))
-    }
-
-    fn speaks(&self) -> fdo::Result<()> {
-        match self.candour {
-            Candour::Refusing => Err(fdo::Error::NoReply("mute".into())),
-            Candour::Honest | Candour::Denying | Candour::Mute => Ok(()),
-        }
-    }
-
-    fn preparing(&self) -> bool {
-        self.pending.is_some() || self.down.is_some()
-    }
 }
 
 impl Shared {

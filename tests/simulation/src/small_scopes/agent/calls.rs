@@ -11,6 +11,7 @@ use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use serde_json::{Value, json};
 
 use super::model::{Fate, State};
+use super::node::Pod;
 use super::process::Flight;
 use super::sabotage::{Changed, Sabotage};
 use super::scope::Scope;
@@ -132,14 +133,7 @@ impl State {
                 let state = self.number(pod).map(|number| self.pods[number].runtime());
                 ActionResult::Runtime(Ok(state.unwrap_or_default()))
             }
-            Action::ListRuntimePods => {
-                let listed = self.pods.iter().map(|pod| RuntimePod {
-                    pod: PodRef { namespace: "a".into(), name: String::new(), uid: pod.uid() },
-                    is_static: false,
-                    may_run: !pod.runtime().nothing_runs(),
-                });
-                ActionResult::RuntimePods(Ok(listed.collect()))
-            }
+            Action::ListRuntimePods => ActionResult::RuntimePods(Ok(self.runtime_pods())),
             Action::PatchStatus { pod, .. } => {
                 let outcome = self.write(&action, scope)?;
                 self.api.patched(&pod.uid, outcome)
@@ -147,6 +141,15 @@ impl State {
             write => done(self.write(write, scope)?),
         };
         self.finish(id, result, scope)
+    }
+
+    fn runtime_pods(&self) -> Vec<RuntimePod> {
+        let listed = |pod: &Pod| RuntimePod {
+            pod: PodRef { namespace: "a".into(), name: String::new(), uid: pod.uid() },
+            is_static: false,
+            may_run: !pod.runtime().nothing_runs(),
+        };
+        self.pods.iter().map(listed).collect()
     }
 
     /// Writes to a pod, and has that judged.

@@ -15,15 +15,15 @@ pub const LIVES: Scope = Scope {
     other_lock: false,
     decides_later: false,
     faults: Faults::NONE,
-    states: 3_382,
+    states: 3_374,
     sabotage: None,
 };
 /// Two pods without a kubelet, and no fault.
 pub(super) const STOPPED: Scope =
-    Scope { name: "agent-stopped", states: 89, kubelet: Kubelet::Stopped, ..LIVES };
+    Scope { name: "agent-stopped", states: 77, kubelet: Kubelet::Stopped, ..LIVES };
 /// Two pods under a kubelet that shuts down itself, and no fault.
 pub(super) const SHUTS_DOWN: Scope =
-    Scope { name: "agent-shuts-down", states: 100, kubelet: Kubelet::ShutsDown, ..LIVES };
+    Scope { name: "agent-shuts-down", states: 94, kubelet: Kubelet::ShutsDown, ..LIVES };
 
 /// One cancel.
 pub(super) const CANCEL: Faults = Faults { cancels: 1, ..Faults::NONE };
@@ -40,30 +40,30 @@ pub(super) const ONE_EACH: Faults = Faults { refusals: 1, lost_replies: 1, ..CAN
 
 /// A cancelled shutdown under a live kubelet, with one pod.
 pub const CANCELLED: Scope =
-    Scope { name: "agent-lives-cancel", states: 2_177, pods: ONE, faults: CANCEL, ..LIVES };
+    Scope { name: "agent-lives-cancel", states: 2_185, pods: ONE, faults: CANCEL, ..LIVES };
 /// A cancelled shutdown, in which the agent dies.
 pub(super) const CANCELLED_RESTARTED: Scope = Scope {
     name: "agent-lives-cancel-restart",
-    states: 45_036,
+    states: 45_144,
     other_lock: true,
     faults: CANCEL_RESTART,
     ..CANCELLED
 };
 /// A cancelled shutdown, and a pod with the mark of somebody else.
 pub const OTHERS_MARK: Scope =
-    Scope { name: "agent-disrupted", states: 4_162, pods: DISRUPTED, faults: CANCEL, ..STOPPED };
+    Scope { name: "agent-disrupted", states: 2_990, pods: DISRUPTED, faults: CANCEL, ..STOPPED };
 
 /// All scopes that the suite explores.
 pub const SMALL: &[Scope] = &[
     LIVES,
     STOPPED,
     SHUTS_DOWN,
-    Scope { name: "agent-lives-later", states: 21_762, decides_later: true, ..LIVES },
-    Scope { name: "agent-stopped-later", states: 232, decides_later: true, ..STOPPED },
+    Scope { name: "agent-lives-later", states: 21_746, decides_later: true, ..LIVES },
+    Scope { name: "agent-stopped-later", states: 196, decides_later: true, ..STOPPED },
     CANCELLED,
     CANCELLED_RESTARTED,
-    Scope { name: "agent-stopped-cancel", states: 928, faults: CANCEL, ..STOPPED },
-    Scope { name: "agent-shuts-down-cancel", states: 8_342, faults: CANCEL, ..SHUTS_DOWN },
+    Scope { name: "agent-stopped-cancel", states: 872, faults: CANCEL, ..STOPPED },
+    Scope { name: "agent-shuts-down-cancel", states: 8_282, faults: CANCEL, ..SHUTS_DOWN },
     Scope {
         name: "agent-lives-restart",
         states: 2_930,
@@ -74,19 +74,19 @@ pub const SMALL: &[Scope] = &[
     },
     Scope {
         name: "agent-stopped-restart",
-        states: 7_912,
+        states: 6_674,
         other_lock: true,
         faults: RESTART,
         ..STOPPED
     },
-    Scope { name: "agent-lives-refusal", states: 5_770, faults: REFUSAL, ..LIVES },
-    Scope { name: "agent-stopped-refusal", states: 235, faults: REFUSAL, ..STOPPED },
-    Scope { name: "agent-lives-lost", states: 8_348, faults: LOST, ..LIVES },
-    Scope { name: "agent-stopped-lost", states: 308, faults: LOST, ..STOPPED },
-    Scope { name: "agent-other", states: 308, pods: OTHER, faults: LOST, ..STOPPED },
+    Scope { name: "agent-lives-refusal", states: 5_738, faults: REFUSAL, ..LIVES },
+    Scope { name: "agent-stopped-refusal", states: 187, faults: REFUSAL, ..STOPPED },
+    Scope { name: "agent-lives-lost", states: 8_304, faults: LOST, ..LIVES },
+    Scope { name: "agent-stopped-lost", states: 244, faults: LOST, ..STOPPED },
+    Scope { name: "agent-other", states: 244, pods: OTHER, faults: LOST, ..STOPPED },
     Scope {
         name: "agent-stopped-cancel-restart",
-        states: 57_941,
+        states: 54_145,
         other_lock: true,
         faults: CANCEL_RESTART,
         ..STOPPED
