@@ -36,13 +36,13 @@ fn records() -> Vec<Record> {
     vec![begun, intent, acknowledged, Record::Released { unreported: vec![uid] }]
 }
 
-async fn write(sink: &JournalSink, records: &[Record]) {
+pub(crate) async fn write(sink: &JournalSink, records: &[Record]) {
     assert_eq!(sink.append(records.to_vec()).await, Ok(()));
 }
 
 /// Opens the journal once no other process has it. A child of this process that another test starts
 /// has a copy of each descriptor until it executes its program.
-async fn open(dir: &Path) -> Opened {
+pub(crate) async fn open(dir: &Path) -> Opened {
     let end = Instant::now() + WITHIN;
     loop {
         let opened = JournalSink::open(Host::new(dir.to_owned()), dir).await;
@@ -54,7 +54,7 @@ async fn open(dir: &Path) -> Opened {
     }
 }
 
-fn bytes(dir: &Path) -> Vec<u8> {
+pub(crate) fn bytes(dir: &Path) -> Vec<u8> {
     fs::read(dir.join(FILE_NAME)).expect("the journal must be there")
 }
 

@@ -3,6 +3,7 @@
 
 mod configz;
 mod delay;
+mod golden;
 mod journal;
 mod kubelet;
 mod lock;
