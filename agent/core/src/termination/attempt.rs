@@ -16,6 +16,10 @@ pub const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Wait before the single retry after a refusal of the pod.
 const REFUSED_WAIT: Duration = Duration::from_secs(1);
 
+/// How many failures a conflict follows without a wait. More of them mean that the object cannot be
+/// read, or that another writer never rests.
+const CHANGES_AT_ONCE: u32 = 3;
+
 /// How to handle a refusal (403).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -232,7 +236,11 @@ impl Attempt {
                 Follow::Gone
             }
             (FailureKind::Conflict, Conflict::Outdated) => {
-                self.met_change();
+                if self.failures < CHANGES_AT_ONCE {
+                    self.met_change();
+                } else {
+                    self.repeat(now, pace, Some(failure));
+                }
                 Follow::Reread
             }
             // The API never accepts this write.
@@ -429,6 +437,21 @@ mod tests {
         assert_eq!(after(Refusal::OfPod), Some(2));
         assert_eq!(after(Refusal::UpTo(16)), Some(17));
         assert_eq!(after(Refusal::Passing), None);
+    }
+
+    #[test]
+    fn conflicts_without_end_are_repeated_after_growing_waits() {
+        let mut attempt = Attempt::wanted();
+        let changed: Outcome<()> = Err(Failure::new(FailureKind::Conflict, "why"));
+        let mut waits = Vec::new();
+        for _ in 0..5 {
+            attempt.sent();
+            let follow = attempt.settle(&changed, Duration::ZERO, PACE, END);
+            assert_eq!(follow, Follow::Reread);
+            waits.push(matches!(attempt.state, State::Waiting(_)));
+        }
+        assert_eq!(waits, [false, false, false, true, true]);
+        assert!(!attempt.may_have_applied());
     }
 
     #[test]
