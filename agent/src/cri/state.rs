@@ -1,4 +1,4 @@
-//! Reads the runtime's state of one pod.
+//! Reads the runtime's state: of one pod with its exit codes, or which of all pods may run.
 
 use std::collections::BTreeMap;
 

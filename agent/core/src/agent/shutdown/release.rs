@@ -183,12 +183,15 @@ impl Shutdown {
         }
         list.done();
         let obstacle = match result {
-            Ok(pods) => self.may_still_run(pods, facts).map(|pod| (Some(pod), String::new())),
-            Err(failure) => Some((None, format!(" ({failure})"))),
+            Ok(pods) => {
+                let running = self.may_still_run(pods, facts);
+                running.map(|pod| (Some(pod), "it may still run".to_owned()))
+            }
+            Err(failure) => Some((None, format!("the runtime does not list its pods ({failure})"))),
         };
         if let Some((pod, why)) = obstacle {
             self.release = Release::Inspecting(Attempt::given_up());
-            let text = format!("it may still run: the node is not announced as drained{why}");
+            let text = format!("{why}: the node is not announced as drained");
             out.calls.log(false, pod.as_ref(), text);
         }
     }

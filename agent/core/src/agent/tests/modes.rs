@@ -1,5 +1,7 @@
 //! Tests the modes without failures. ([AP16])
 
+use epilogue_common::outcome::FailureKind;
+
 use super::driver::*;
 use crate::agent::{LockState, Settings, WouldHave};
 use crate::pod::tests::pod;
@@ -269,6 +271,16 @@ fn a_pod_that_only_the_runtime_knows_keeps_the_node_from_being_announced_as_drai
     };
     assert!(!drained(&[None]));
     assert!(drained(&[Some(0)]));
+}
+
+#[test]
+fn a_runtime_that_does_not_list_its_pods_proves_nothing_and_the_log_says_why() {
+    let mut world = World::standing(settings(), dead(), vec![job("a")]);
+    world.answers.insert("list".into(), Answer::Fail(FailureKind::Unknown, u32::MAX));
+    world.shutdown(20);
+    assert!(world.released() && !world.log.iter().any(|line| line.contains("drained")));
+    let says = |line: &String| line.contains("the runtime does not list its pods");
+    assert!(world.logged.iter().any(says), "{:?}", world.logged);
 }
 
 #[test]
