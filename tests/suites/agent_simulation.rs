@@ -1,7 +1,7 @@
 //! Runs the simulation of the agent on its node over many seeds, and proves that its checks fail if
 //! the agent is broken.
 
-use ::simulation::agent::{self, Options, Sabotage};
+use ::simulation::agent::{self, Counts, Options, SITUATIONS, Sabotage, Stage};
 
 /// Fixed, so that a failure is a change of the code. `cargo lab sim --agent --count N` runs more.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=1_600;
@@ -62,8 +62,15 @@ const KEPT: &[(u64, bool)] = &[
     (9_105_540, false),
 ];
 
-/// Seeds without faults that run once per action of the agent, which is killed after it.
-const CRASHED_SEEDS: std::ops::RangeInclusive<u64> = 1..=24;
+/// Seeds that run once per action of the agent, which is killed after it: by turns without other
+/// faults, and without strain.
+const CRASHED_SEEDS: std::ops::RangeInclusive<u64> = 1..=36;
+
+/// Seeds with all faults, but no strain, that run once per stage of the agent, which is killed in it.
+const STAGED_SEEDS: std::ops::RangeInclusive<u64> = 1..=80;
+
+/// Each situation must be met as often: what judges it could not fail otherwise.
+const MET_LEAST: u32 = 3;
 
 /// More crash points of one seed would only repeat.
 const CRASHES_MAX: u64 = 30;
@@ -71,17 +78,36 @@ const CRASHES_MAX: u64 = 30;
 /// The checks must catch a broken agent within this many seeds.
 const CATCH_WITHIN: u64 = 150;
 
+/// Whether a situation needs a run in which the agent is killed after one of its actions.
+fn is_kill(words: &str) -> bool {
+    words.starts_with("killed after")
+}
+
+/// Whether it needs one in which the agent is killed in a stage.
+fn is_stage(words: &str) -> bool {
+    words.starts_with("killed in stage")
+}
+
+/// Expects the runs to have met each of these situations, and prints how often.
+fn expect_met(met: &Counts, wanted: impl Fn(&str) -> bool) {
+    let (table, rare) = met.table(&SITUATIONS, wanted, MET_LEAST);
+    println!("{table}");
+    assert!(rare.is_empty(), "met fewer than {MET_LEAST} times: {rare:#?}");
+}
+
 #[test]
 fn every_seed_ends_without_a_violation() {
-    let mut failures = Vec::new();
+    let (mut failures, mut met) = (Vec::new(), Counts::default());
     for seed in SEEDS {
         let options = Options::default();
         let report = agent::run(seed, options);
+        met += report.stats.met;
         if !report.violations.is_empty() {
             failures.push(agent::failure(seed, options, &report));
         }
     }
     assert!(failures.is_empty(), "{} seeds failed:\n{}", failures.len(), failures.concat());
+    expect_met(&met, |words| !is_kill(words) && !is_stage(words));
 }
 
 #[test]
@@ -95,19 +121,38 @@ fn a_seed_that_failed_once_ends_without_a_violation() {
 
 #[test]
 fn an_agent_killed_after_any_action_violates_nothing() {
-    let mut failures = Vec::new();
+    let (mut failures, mut met) = (Vec::new(), Counts::default());
     for seed in CRASHED_SEEDS {
-        let strict = Options { strict: true, ..Options::default() };
-        let actions = agent::run(seed, strict).stats.actions.min(CRASHES_MAX);
+        let strict = seed % 2 == 1;
+        let whole = Options { strict, unstrained: !strict, ..Options::default() };
+        let actions = agent::run(seed, whole).stats.actions.min(CRASHES_MAX);
         for count in 1..=actions {
-            let options = Options { crash_after: Some(count), ..strict };
+            let options = Options { crash_after: Some(count), ..whole };
             let report = agent::run(seed, options);
+            met += report.stats.met;
             if !report.violations.is_empty() {
                 failures.push(agent::failure(seed, options, &report));
             }
         }
     }
     assert!(failures.is_empty(), "{} runs failed:\n{}", failures.len(), failures.concat());
+    expect_met(&met, is_kill);
+}
+
+#[test]
+fn an_agent_killed_in_any_stage_violates_nothing() {
+    let (mut failures, mut met) = (Vec::new(), Counts::default());
+    for (seed, stage) in STAGED_SEEDS.flat_map(|seed| Stage::ALL.map(|stage| (seed, stage))) {
+        let crash_in = Some(stage);
+        let options = Options { crash_in, unstrained: true, ..Options::default() };
+        let report = agent::run(seed, options);
+        met += report.stats.met;
+        if !report.violations.is_empty() {
+            failures.push(agent::failure(seed, options, &report));
+        }
+    }
+    assert!(failures.is_empty(), "{} runs failed:\n{}", failures.len(), failures.concat());
+    expect_met(&met, is_stage);
 }
 
 #[test]

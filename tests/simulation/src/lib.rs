@@ -3,3 +3,4 @@
 pub mod agent;
 pub mod controller;
 pub mod small_scopes;
+pub mod tally;

@@ -24,6 +24,9 @@ struct Arguments {
     /// Kill the agent after this many actions
     #[arg(long, requires = "agent")]
     crash_after: Option<u64>,
+    /// Kill the agent when it first is in this stage
+    #[arg(long, requires = "agent")]
+    crash_in: Option<agent::Stage>,
     /// Leave out all other faults
     #[arg(long, requires = "agent")]
     strict: bool,
@@ -36,6 +39,9 @@ struct Arguments {
     /// Give up a scope with more states than this
     #[arg(long, requires = "exhaustive", default_value_t = 20_000_000)]
     states_max: usize,
+    /// Show how often each situation was met
+    #[arg(long)]
+    met: bool,
     /// Show what happens, also when nothing fails
     #[arg(long)]
     verbose: bool,
@@ -44,11 +50,19 @@ struct Arguments {
     plan: bool,
 }
 
+/// How often situations were met, in either simulation.
+#[derive(Default)]
+struct Counts {
+    agent: agent::Counts,
+    controller: controller::Counts,
+}
+
 /// Outcome of one seed, of either simulation.
 struct Seen {
     violations: Vec<String>,
     failure: String,
     stats: String,
+    met: Counts,
     trace: Vec<String>,
 }
 
@@ -57,10 +71,12 @@ fn main() -> anyhow::Result<()> {
     if let Some(which) = &arguments.exhaustive {
         return explore(which, arguments.states_max);
     }
-    let (mut passed, mut failed) = (0_u64, Vec::new());
+    let (mut passed, mut failed, mut met) = (0_u64, Vec::new(), Counts::default());
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.count) {
         let verbose = arguments.verbose || arguments.plan;
         let seen = simulate(arguments, seed, verbose);
+        met.agent += seen.met.agent;
+        met.controller += seen.met.controller;
         if verbose {
             println!("{}", seen.trace.join("\n"));
         }
@@ -76,6 +92,11 @@ fn main() -> anyhow::Result<()> {
         if arguments.count == 1 {
             println!("{}", seen.stats);
         }
+    }
+    if arguments.met {
+        let (agent, controller) = (arguments.agent, !arguments.agent);
+        print!("{}", met.agent.table(&agent::SITUATIONS, |_| agent, 0).0);
+        print!("{}", met.controller.table(&controller::SITUATIONS, |_| controller, 0).0);
     }
     println!("{passed} passed, {} failed", failed.len());
     ensure!(failed.is_empty(), "seeds that failed: {failed:?}");
@@ -157,16 +178,26 @@ fn simulate(arguments: &Arguments, seed: u64, trace: bool) -> Seen {
     if arguments.agent {
         let (strict, crash_after) = (arguments.strict, arguments.crash_after);
         let (unstrained, plan) = (arguments.unstrained, arguments.plan);
-        let options =
-            agent::Options { trace, plan, strict, crash_after, unstrained, sabotage: None };
+        let crash_in = arguments.crash_in;
+        let options = agent::Options {
+            trace,
+            plan,
+            strict,
+            crash_after,
+            crash_in,
+            unstrained,
+            sabotage: None,
+        };
         let report = agent::run(seed, options);
         let failure = agent::failure(seed, options, &report);
         let stats = format!("{:?}\n{:#?}", report.stats, report.ends);
-        return Seen { violations: report.violations, failure, stats, trace: report.trace };
+        let met = Counts { agent: report.stats.met, ..Counts::default() };
+        return Seen { violations: report.violations, failure, stats, met, trace: report.trace };
     }
     let report =
         controller::run(seed, controller::Options { trace, ..controller::Options::default() });
     let failure = controller::failure(seed, &report);
     let stats = format!("{:?}", report.stats);
-    Seen { violations: report.violations, failure, stats, trace: report.trace }
+    let met = Counts { controller: report.stats.met, ..Counts::default() };
+    Seen { violations: report.violations, failure, stats, met, trace: report.trace }
 }

@@ -8,6 +8,7 @@ use agent_core::protocol::event::ActionResult;
 use agent_core::protocol::journal::Record;
 use epilogue_common::outcome::{Failure, FailureKind};
 
+use super::situations::Met;
 use super::world::{Life, World};
 
 /// The journal's file.
@@ -22,6 +23,7 @@ impl World {
     pub(super) fn append(&mut self, id: ActionId, records: Vec<Record>) {
         let Some(run) = self.agent_run() else { return };
         if self.behaviour.read_only_disk {
+            self.met(Met::ReadOnlyDisk);
             let failure = Failure::new(FailureKind::Other, "read-only file system");
             self.finish_after(Duration::from_millis(1), id, ActionResult::Done(Err(failure)));
             return;
@@ -56,6 +58,7 @@ impl World {
         let pending = std::mem::take(&mut self.disk.pending);
         for record in pending.into_iter().flat_map(|(_, records)| records) {
             if self.random.percent(50) {
+                self.met(Met::UnsyncedLost);
                 return;
             }
             self.disk.records.push(record);

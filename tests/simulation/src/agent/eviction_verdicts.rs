@@ -15,7 +15,8 @@ use super::kubelet::Health;
 use super::kubelet_evictions::CRITICAL;
 use super::logind::Stage;
 use super::pressure_ledger::Victim;
-use super::world::World;
+use super::situations::Met;
+use super::world::{World, name_of};
 use crate::controller::agenda::Moment;
 
 /// How long after a reported shortage the agent may act on it. A sample may take 8 s, and the
@@ -93,7 +94,7 @@ impl World {
                 if text.starts_with("is evicted for") =>
             {
                 let now = self.now();
-                self.ledger.pressure.said.insert(pod.uid.clone(), now);
+                self.ledger.pressure.said.insert(pod.uid.clone(), (now, text.clone()));
             }
             Action::SetNodeCondition { kind, stands: true, .. } => self.judge_stall(kind),
             Action::Measure | Action::MeasurePods { .. } => {
@@ -109,8 +110,20 @@ impl World {
         let deleted = self.ledger.reported.get(&pod.uid).is_some_and(PodView::is_terminating);
         let beyond = self.ledger.pressure.beyond_own.contains(&pod.uid);
         if self.ledger.shutdown.is_none() && !deleted && beyond {
-            self.choose(pod, "");
+            return self.choose(pod, "");
         }
+        // A condition of another client stays, so that no mark shows the choice.
+        let stored = self.api.pods.get(&pod.uid);
+        let foreign = stored.is_some_and(|stored| stored.is_disrupted() && !stored.is_ours());
+        let said = self.ledger.pressure.said.get(&pod.uid).filter(|_| foreign && !deleted);
+        let Some((_, said)) = said else { return };
+        let resource = match said {
+            said if said.contains("memory") => "memory",
+            said if said.contains("pid") => "pids",
+            _ => "ephemeral-storage",
+        };
+        self.met(Met::ForeignVictim);
+        self.choose(pod, &format!("{LOW}{resource}. "));
     }
 
     fn judge_evicted_event(&mut self, notice: &Notice) {
@@ -119,9 +132,9 @@ impl World {
         let run = self.agent_run();
         let Some(victim) = self.ledger.pressure.victims.get_mut(&pod.uid) else { return };
         victim.events += 1;
-        if victim.events > 1 && Some(victim.run) == run {
-            self.violate(&format!("{} is reported as evicted twice", pod.name));
-        }
+        let (again, same) = (victim.events > 1, Some(victim.run) == run);
+        let words = || format!("{} is reported as evicted twice", pod.name);
+        self.judge(Met::EvictedEvent, again && same, words);
     }
 
     /// The agent's action shows that it has chosen a victim.
@@ -142,8 +155,9 @@ impl World {
         let of_node = resource.is_some();
         self.judge_choice(pod, of_node);
         // The next run of the agent terminates the victims of an earlier run.
-        if of_node && !short && before.is_none() {
-            self.violate(&format!("{} is evicted, and nothing is short: {message}", pod.name));
+        if of_node && before.is_none() {
+            let words = || format!("{} is evicted, and nothing is short: {message}", pod.name);
+            self.judge(Met::NodeVictim, !short, words);
         }
         if let Some(resource) = resource.filter(|_| before.is_none()) {
             self.judge_alongside_kubelet(pod, &resource);
@@ -151,13 +165,15 @@ impl World {
         if of_node && !self.runtime.sandboxes.contains_key(&pod.uid) {
             self.violate(&format!("{} never ran and is evicted", pod.name));
         }
-        if !of_node && !self.ledger.pressure.beyond_own.contains(&pod.uid) {
-            self.violate(&format!("{} is evicted for a limit that it keeps", pod.name));
+        if !of_node {
+            let beyond = self.ledger.pressure.beyond_own.contains(&pod.uid);
+            let words = || format!("{} is evicted for a limit that it keeps", pod.name);
+            self.judge(Met::OwnLimitVictim, !beyond, words);
         }
         self.stats.evictions += 1;
         let victim = Victim {
             run,
-            chosen_at: self.ledger.pressure.said.get(&pod.uid).copied().unwrap_or(now),
+            chosen_at: self.ledger.pressure.said.get(&pod.uid).map_or(now, |(at, _)| *at),
             own_limit: !of_node,
             hard,
             killed_at: before.and_then(|before| before.killed_at),
@@ -215,14 +231,16 @@ impl World {
         // The empty sandbox of a pod that others deleted may be stopped, whatever it was for.
         let swept = self.runtime.running(&pod.uid) == 0 && stored.deletion().is_some();
         let marked = stored.is_disrupted() || stored.is_terminal();
-        if !victim.own_limit && !marked && !in_shutdown && !swept {
-            self.violate(&format!("{} is evicted before it is marked", pod.name));
+        if !victim.own_limit && !in_shutdown && !swept {
+            let words = || format!("{} is evicted before it is marked", pod.name);
+            self.judge(Met::EvictionIssued, !marked, words);
         }
         let view = stored.view();
         let again = !view.cannot_run_again() || !view.sidecars.is_empty();
-        if stops && again && self.kubelet.health == Health::Live && !in_shutdown {
+        if stops && self.kubelet.health == Health::Live && !in_shutdown {
             let name = &pod.name;
-            self.violate(&format!("{name} may run again and is stopped under a live kubelet"));
+            let words = || format!("{name} may run again and is stopped under a live kubelet");
+            self.judge(Met::VictimStopped, again, words);
         }
         if victim.killed_at.is_none() {
             self.judge_one_at_a_time(pod, &victim);
@@ -263,9 +281,16 @@ impl World {
         let possible = self.behaviour.forbidden.is_none()
             && self.ledger.shutdown.is_none()
             && !victim.own_limit;
-        if let Some(other) = alongside.filter(|_| possible) {
-            let other = super::world::name_of(&other).to_owned();
-            self.violate(&format!("{} and {other} are two victims at once", pod.name));
+        let others = self
+            .ledger
+            .pressure
+            .victims
+            .iter()
+            .any(|(uid, other)| *uid != pod.uid && other.run == victim.run && !other.own_limit);
+        if possible && others {
+            let other = alongside.as_ref().map(name_of).unwrap_or_default();
+            let words = || format!("{} and {other} are two victims at once", pod.name);
+            self.judge(Met::SecondVictim, alongside.is_some(), words);
         }
     }
 
@@ -276,9 +301,9 @@ impl World {
         };
         // The condition stands for a while after its cause, and its write is repeated.
         let lasts = STALL_LASTS + self.behaviour.settings.features.eviction.transition;
-        if at.is_none_or(|at| self.now().saturating_sub(at) > lasts) {
-            self.violate(&format!("{kind} is set, and nothing stalls"));
-        }
+        let over = at.is_none_or(|at| self.now().saturating_sub(at) > lasts);
+        let words = || format!("{kind} is set, and nothing stalls");
+        self.judge(Met::StallCondition, over, words);
     }
 
     pub(super) fn note_beyond_own(&mut self) {
@@ -291,7 +316,7 @@ impl World {
     }
 
     /// Live pods with a mark of pressure that are not being terminated.
-    fn left_marked(&self) -> Vec<String> {
+    fn left_marked(&mut self) -> Vec<String> {
         let able = self.process.is_some()
             && self.kubelet.health == Health::Live
             && self.behaviour.settings.enforce
@@ -300,6 +325,9 @@ impl World {
         // A stop without an answer may still be carried out, so the mark stays until the runtime
         // answers.
         let able = able && self.runtime.answers;
+        if able && !self.ledger.pressure.victims.is_empty() {
+            self.met(Met::VictimsAtEnd);
+        }
         let old = |uid: &PodUid| {
             let victim = self.victim(uid);
             victim.is_none_or(|victim| victim.chosen_at + MARK_LASTS < self.now())
@@ -335,8 +363,8 @@ impl World {
         for (kind, at) in stalls {
             let stands = self.api.node.conditions.iter().any(|(known, on)| known == kind && *on);
             let over = at.is_none_or(|at| at + lasts < self.now());
-            if stands && over && self.logind.stage == Stage::Idle {
-                self.violate(&format!("{kind} is never removed"));
+            if at.is_some() && over && self.logind.stage == Stage::Idle {
+                self.judge(Met::StallOver, stands, || format!("{kind} is never removed"));
             }
         }
     }

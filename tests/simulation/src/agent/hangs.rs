@@ -6,6 +6,7 @@ use std::time::Duration;
 use agent_core::pod::PodUid;
 
 use super::kubelet::{Health, Stage};
+use super::situations::Met;
 use super::world::{Life, World, name_of};
 
 /// A runtime call that the kubelet's worker waits for.
@@ -24,6 +25,7 @@ impl World {
         if let Some((at, health)) = strain.deserted {
             self.after(at, Life::Boot(self.boot), move |w| {
                 w.deserted = true;
+                w.met(Met::KubeletDeserts);
                 w.end_kubelet(health);
             });
         }
@@ -33,6 +35,7 @@ impl World {
         if let Some(at) = strain.runtime_dies {
             self.after(at, Life::Boot(self.boot), |w| {
                 w.log(|_| "runtime   is silent from now on".into());
+                w.met(Met::RuntimeDies);
                 w.runtime.answers = false;
                 w.runtime_is_dead = true;
             });
@@ -54,6 +57,7 @@ impl World {
             self.after(pause, Life::World, move |w| {
                 let name = w.api.pods.get(&uid).map(|stored| stored.name().to_owned());
                 if let Some(name) = name {
+                    w.met(Met::UserDeletes);
                     w.log(|_| format!("user      deletes {name}, grace {grace}"));
                     let _refused = w.api.delete(&name, &uid, grace);
                 }
@@ -69,6 +73,7 @@ impl World {
     pub(super) fn begin_pull(&mut self, uid: &PodUid, pull: Pull) {
         let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
         worker.stage = Stage::Pulling;
+        self.met(Met::PullHangs);
         self.log(|_| format!("kubelet   pulls for {}, {pull:?}", name_of(uid)));
         if let Some(lasts) = pull.lasts {
             let (uid, life) = (uid.clone(), Life::Kubelet(self.kubelet.run));
@@ -110,6 +115,10 @@ impl World {
             return;
         }
         self.log(|_| "kubelet   wakes".into());
+        self.met(Met::KubeletWakes);
+        if !self.ledger.pressure.unstuck.is_empty() {
+            self.met(Met::StuckAgain);
+        }
         self.deserted = false;
         self.kubelet_changed();
         self.kubelet.health = Health::Live;

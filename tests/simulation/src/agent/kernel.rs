@@ -11,6 +11,7 @@ use agent_core::protocol::event::Event;
 use agent_core::protocol::pressure::{OomConstraint, OomKill, OomWitness, Stalling};
 
 use super::needs::Appetite;
+use super::situations::Met;
 use super::strain::MI;
 use super::world::{Life, World, name_of};
 use crate::controller::agenda::Moment;
@@ -206,6 +207,7 @@ impl World {
         if !lives {
             first.oom_killed = true;
         }
+        self.met_oom_kill(constraint, lives);
         self.log(|_| format!("kernel    kills {} for {constraint:?}, {lives}", name_of(uid)));
         let uid = uid.clone();
         let kill =
@@ -222,13 +224,28 @@ impl World {
         }
     }
 
+    fn met_oom_kill(&mut self, constraint: OomConstraint, lives: bool) {
+        let node = constraint == OomConstraint::Node;
+        self.met(match lives {
+            true => Met::ChildKilled,
+            false if node => Met::NodeKill,
+            false => Met::LimitKill,
+        });
+        if !self.behaviour.settings.features.oom_causes {
+            self.met(Met::KillUnsaid);
+        }
+    }
+
     fn report_kill(&mut self, number: usize, witness: OomWitness, within_ms: (u32, u32)) {
         let Some(run) = self.agent_run() else { return };
         let lost = self.behaviour.strain.lost_witnesses;
         if !self.ledger.settling && self.random.per_mille(lost) {
-            return;
+            return self.met(Met::WitnessLost);
         }
         let vague = self.random.per_mille(self.behaviour.strain.vague_witnesses);
+        if vague {
+            self.met(Met::WitnessVague);
+        }
         let blind = vague && self.random.percent(50);
         let pause = self.random.millis(within_ms.0, within_ms.1);
         self.after(pause, Life::Agent(run), move |w| {
@@ -277,6 +294,7 @@ impl World {
             self.ledger.memory_stalled_at = Some(now);
         }
         if io > 0 {
+            self.met(Met::IoStall);
             self.ledger.io_stalled_at = Some(now);
         }
         self.trigger(all, Stalling::Memory);

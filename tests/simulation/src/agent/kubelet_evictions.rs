@@ -10,6 +10,7 @@ use agent_core::protocol::node::KubeletEviction;
 use serde_json::json;
 
 use super::kubelet::Stage;
+use super::situations::Met;
 use super::world::{Life, World, name_of};
 use crate::controller::agenda::Moment;
 
@@ -121,6 +122,7 @@ impl World {
     fn evict_by_kubelet(&mut self, uid: &PodUid, message: &'static str, disrupts: bool) {
         self.log(|_| format!("kubelet   evicts {}", name_of(uid)));
         self.stats.kubelet_evictions += 1;
+        self.met(Met::KubeletEvicts);
         self.ledger.kubelet_victims.insert(uid.clone());
         let at = self.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         if let Some(worker) = self.kubelet.workers.get_mut(uid) {

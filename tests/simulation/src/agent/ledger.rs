@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use agent_core::pod::{PodUid, PodView};
+use agent_core::pod::{Owner, PodUid, PodView, TERMINATION_BY_KUBELET};
 use agent_core::protocol::action::ActionId;
 use agent_core::protocol::event::{ActionResult, Event};
 use agent_core::protocol::node::KubeletFacts;
@@ -16,6 +16,8 @@ use super::api::{Change, Stored};
 use super::kernel::Kill;
 use super::logind::Stage;
 use super::pressure_ledger::PressureLedger;
+use super::situations::Met;
+use super::verdicts::ENDED_LONG_BEFORE;
 use super::world::World;
 use crate::controller::agenda::Moment;
 
@@ -211,6 +213,7 @@ impl World {
                 if ledger.shutdown.as_ref().is_none_or(|shutdown| !shutdown.heard) =>
             {
                 ledger.begin_shutdown(announcement.granted, true, now);
+                self.met_announcement(mode);
             }
             Event::ShutdownCancelled => ledger.shutdown = None,
             Event::LogindSeen(state) => {
@@ -230,6 +233,42 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Counts what the agent must respect in the shutdown that it hears of.
+    fn met_announcement(&mut self, mode: Option<Mode>) {
+        let seen = self.ledger.reported_kubelet.as_ref().map(|(_, facts)| facts.lock_armed);
+        match seen {
+            Some(Some(true)) => self.met(Met::ArmedKubelet),
+            Some(Some(false)) => self.met(Met::UnarmedKubelet),
+            _ => {}
+        }
+        let alive: Vec<PodView> =
+            self.ledger.reported.values().filter(|view| !view.is_terminal()).cloned().collect();
+        let observes = !self.behaviour.settings.enforce;
+        let dead = !self.kubelet.is_live();
+        for view in alive {
+            let Some(nature) = self.ledger.natures.get(&view.uid) else { continue };
+            let (is_static, is_own) = (nature.is_static, nature.is_own);
+            let daemon = view.owner == Owner::DaemonSet && mode == Some(Mode::Replace);
+            let foreign = view.disruption.as_ref().is_some_and(|disruption| {
+                disruption.stands && disruption.reason != TERMINATION_BY_KUBELET
+            });
+            let ended_at = self.runtime.all_ended_at(&view.uid).filter(|_| dead);
+            let ended = view.cannot_run_again()
+                && ended_at.is_some_and(|at| at + ENDED_LONG_BEFORE < self.now());
+            let found = [
+                (is_static, Met::StaticInShutdown),
+                (is_own, Met::OwnInShutdown),
+                (daemon, Met::DaemonInReplace),
+                (observes, Met::ObservedInShutdown),
+                (foreign, Met::ForeignMark),
+                (ended, Met::EndedLongBefore),
+            ];
+            for (_, met) in found.into_iter().filter(|(found, _)| *found) {
+                self.met(met);
+            }
         }
     }
 

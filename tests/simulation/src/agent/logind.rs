@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use agent_core::pod::PodUid;
 use agent_core::protocol::event::{Announcement, Event, LogindState, ShutdownKind};
 
+use super::api::Stored;
+use super::situations::Met;
 use super::world::{Life, World};
 
 /// How often the agent's source rereads the properties.
@@ -54,11 +57,15 @@ impl World {
         self.log(|w| format!("logind    announces a shutdown, delay {:?}", w.logind.delay));
         if let Some(held) = self.behaviour.other_lock {
             self.logind.other_lock = true;
+            self.met(Met::OtherLock);
             let release = |w: &mut Self| {
                 w.logind.other_lock = false;
                 w.locks_changed();
             };
             self.after(held, Life::Boot(self.boot), release);
+        }
+        if self.behaviour.mute_delay {
+            self.met(Met::MuteDelay);
         }
         let granted = (!self.behaviour.mute_delay).then_some(self.logind.delay);
         let kind = Some(ShutdownKind::Poweroff);
@@ -83,11 +90,30 @@ impl World {
         }
         self.logind.stage = Stage::Idle;
         self.log(|_| "logind    cancels the shutdown".into());
-        if !self.behaviour.lost_cancel {
+        self.met_cancel();
+        if self.behaviour.lost_cancel {
+            self.met(Met::LostCancel);
+        } else {
             self.signal(Event::ShutdownCancelled);
         }
         self.kubelet_hears_cancel();
         self.cancelled_at = Some(self.now());
+    }
+
+    /// Counts what the agent has to take back.
+    fn met_cancel(&mut self) {
+        let marked = |(uid, stored): (&PodUid, &Stored)| {
+            stored.is_marked() && self.runtime.running(uid) > 0 && stored.deletion().is_none()
+        };
+        if self.api.pods.iter().any(marked) {
+            self.met(Met::CancelWithMarks);
+        }
+        if self.api.node.tainted {
+            self.met(Met::CancelWithTaint);
+        }
+        if self.api.node.announced.as_deref().is_some_and(|text| text != "idle") {
+            self.met(Met::CancelWithAnnouncement);
+        }
     }
 
     /// logind restarts: it keeps the locks, and forgets a delayed shutdown without a signal.

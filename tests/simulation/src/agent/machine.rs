@@ -25,6 +25,7 @@ impl World {
             self.after(shutdown.at, Life::World, move |w| {
                 w.schedule_faults();
                 w.announce_shutdown();
+                w.met_outcome(shutdown.outcome);
                 match shutdown.outcome {
                     Outcome::Goes => {}
                     Outcome::Cancelled(after) => {
@@ -69,6 +70,7 @@ impl World {
         if self.ledger.settling {
             return;
         }
+        self.met_fault(fault);
         match fault {
             Fault::Dark(length, kubelet_too) => self.darken(length, kubelet_too),
             Fault::Crash => {

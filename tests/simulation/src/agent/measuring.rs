@@ -14,6 +14,7 @@ use agent_core::protocol::event::ActionResult;
 use agent_core::protocol::pressure::{ContainerFigures, PodFigures, Resource, Sample};
 use epilogue_common::outcome::{Failure, FailureKind};
 
+use super::situations::Met;
 use super::world::World;
 
 /// The signals of a node where everything lies on one disk.
@@ -36,6 +37,7 @@ impl World {
         let (low, high) = self.behaviour.strain.sample_ms;
         let pause = self.random.millis(low, high);
         if self.chance(self.behaviour.strain.failing_samples) {
+            self.met(Met::SampleFails);
             let failure = Failure::new(FailureKind::Other, "cannot read /proc/meminfo");
             return self.finish_after(pause, id, ActionResult::Measured(Err(failure)));
         }
@@ -43,6 +45,9 @@ impl World {
         self.note_stall_of_sample(&fresh);
         let old = self.last_sample.replace(fresh.clone());
         let stale = self.chance(self.behaviour.strain.stale_samples);
+        if stale && old.is_some() {
+            self.met(Met::SampleIsOld);
+        }
         let sample = old.filter(|_| stale).unwrap_or(fresh);
         self.finish_after(pause, id, ActionResult::Measured(Ok(Box::new(sample))));
     }
@@ -54,6 +59,7 @@ impl World {
         let used = self.used();
         for signal in SIGNALS {
             if self.chance(self.behaviour.strain.missing_signals) {
+                self.met(Met::SignalMissing);
                 unreadable.push(format!("{signal} cannot be read"));
             } else {
                 signals.insert(signal, Measured { observation: self.left_of(signal, used), at });
@@ -104,7 +110,9 @@ impl World {
         let mut figures = BTreeMap::new();
         for uid in pods {
             let missing = self.chance(self.behaviour.strain.missing_pods);
-            if !missing && self.runtime.is_up(uid) {
+            if missing {
+                self.met(Met::PodMissing);
+            } else if self.runtime.is_up(uid) {
                 figures.insert(uid.clone(), self.figures(uid, of));
             }
         }

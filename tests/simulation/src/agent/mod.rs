@@ -3,6 +3,7 @@
 //! faults, in virtual time; a seed replays exactly.
 
 pub(crate) mod api;
+mod crossing;
 mod disk;
 mod eviction_verdicts;
 mod graceful;
@@ -29,6 +30,7 @@ mod scenario;
 mod settled;
 mod shortage_verdicts;
 mod sinks;
+mod situations;
 mod strain;
 mod strain_sabotage;
 mod stuck_verdicts;
@@ -39,6 +41,7 @@ mod world;
 use std::collections::BTreeMap;
 
 pub use sabotage::Sabotage;
+pub use situations::{Counts, SITUATIONS, Stage};
 use world::World;
 
 /// How a seed is run.
@@ -50,8 +53,10 @@ pub struct Options {
     pub plan: bool,
     /// Break the agent, to check the checks.
     pub sabotage: Option<Sabotage>,
-    /// Kill the agent after this many actions.
+    /// Kill the agent after this many actions that act on something.
     pub crash_after: Option<u64>,
+    /// Kill the agent when it first is in this stage.
+    pub crash_in: Option<Stage>,
     /// Leave out all faults.
     pub strict: bool,
     /// Leave out what strains the node: the seed is about its shutdowns.
@@ -63,10 +68,12 @@ pub struct Options {
 pub struct Stats {
     /// Events.
     pub events: u64,
-    /// Actions of the agent.
+    /// Actions of the agent that act on something: neither lines of its log nor measurements.
     pub actions: u64,
     /// How often the process ended.
     pub crashes: u64,
+    /// Whether it was killed in the stage that the options name.
+    pub crashes_in_stage: u64,
     /// How often the machine powered off.
     pub power_offs: u64,
     /// Pods whose containers a shutdown terminated while they ran.
@@ -89,6 +96,8 @@ pub struct Stats {
     pub unstuck: u64,
     /// Virtual seconds.
     pub seconds: u64,
+    /// How often each situation was met.
+    pub met: Counts,
 }
 
 /// Outcome of a seed.
@@ -120,7 +129,9 @@ pub fn failure(seed: u64, options: Options, report: &Report) -> String {
     let unstrained = if options.unstrained { " --unstrained" } else { "" };
     let crash = options.crash_after.map(|count| format!(" --crash-after {count}"));
     let crash = crash.unwrap_or_default();
+    let stage = options.crash_in.map(|stage| format!(" --crash-in {}", stage.name()));
+    let stage = stage.unwrap_or_default();
     let replay =
-        format!("cargo lab sim --agent --seed {seed} --verbose{strict}{unstrained}{crash}");
+        format!("cargo lab sim --agent --seed {seed} --verbose{strict}{unstrained}{crash}{stage}");
     format!("seed {seed} failed:\n  {violations}\n  replay: {replay}\n")
 }

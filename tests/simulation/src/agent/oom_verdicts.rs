@@ -10,6 +10,7 @@ use epilogue_common::names::pod_condition::OOM_KILLED;
 
 use super::api::Stored;
 use super::kernel::Kill;
+use super::situations::Met;
 use super::world::World;
 
 /// How long the agent has for its condition.
@@ -44,14 +45,15 @@ impl World {
             self.violate(&format!("{name}: a cause without its time"));
         }
         let says = after.condition(OOM_KILLED).is_some_and(|cause| cause["status"] == "True");
-        if says && kills.is_empty() {
-            self.violate(&format!("{name} is reported as killed for memory, and was not"));
+        if says {
+            let words = || format!("{name} is reported as killed for memory, and was not");
+            self.judge(Met::CauseArrives, kills.is_empty(), words);
         }
         if after.is_disrupted() && !before.is_disrupted() {
             let by_node = kills.iter().any(|kill| kill.constraint == OomConstraint::Node);
-            if !by_node || !self.behaviour.settings.features.node_oom_disrupts {
-                self.violate(&format!("{name} died of memory and is called disrupted"));
-            }
+            let wrong = !by_node || !self.behaviour.settings.features.node_oom_disrupts;
+            let words = || format!("{name} died of memory and is called disrupted");
+            self.judge(Met::CauseDisrupts, wrong, words);
         }
     }
 
@@ -65,9 +67,10 @@ impl World {
         let name = stored.name().to_owned();
         if let Some(reason) = &reason
             && kills.last().is_some_and(|kill| kill.reported_at.is_some())
-            && !right.contains(reason.as_str())
         {
-            self.violate(&format!("{name} is reported as killed for {reason}, not for {right:?}"));
+            let wrong = !right.contains(reason.as_str());
+            let words = || format!("{name} is reported as killed for {reason}, not for {right:?}");
+            self.judge(Met::CauseRight, wrong, words);
         }
         let settings = &self.behaviour.settings;
         let able = settings.enforce && settings.features.oom_causes && self.behaviour.strict;
@@ -78,8 +81,9 @@ impl World {
         });
         let undisturbed = self.stats.crashes == 0 && self.stats.power_offs == 0 && !gone;
         let excluded = self.ledger.is_static(uid) || self.is_own(uid);
-        if able && due && undisturbed && !excluded && reason.is_none() {
-            self.violate(&format!("{name} was killed for memory, and no condition reports it"));
+        if able && due && undisturbed && !excluded {
+            let words = || format!("{name} was killed for memory, and no condition reports it");
+            self.judge(Met::CauseDue, reason.is_none(), words);
         }
     }
 }

@@ -91,6 +91,7 @@ impl World {
         let deleted = self.random.percent(4);
         let uid = view.uid.clone();
         self.admit(view, finalizer);
+        self.plan_preemption(&uid);
         if deleted {
             let pause = self.random.millis(0, 60_000);
             self.after(pause, super::world::Life::World, move |w| {

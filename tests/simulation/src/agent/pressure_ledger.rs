@@ -3,11 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use agent_core::agent::Enforcement;
 use agent_core::pod::PodUid;
 use agent_core::pressure::signal::Signal;
 use agent_core::protocol::event::{ActionResult, NodeView};
 use agent_core::protocol::pressure::Sample;
 
+use super::logind::Stage;
+use super::situations::Met;
 use super::world::World;
 use crate::controller::agenda::Moment;
 
@@ -35,8 +38,8 @@ pub(super) struct PressureLedger {
     /// The kubelet's own conditions, as reported to the agent.
     pub(super) reported_conditions: Vec<String>,
     pub(super) victims: BTreeMap<PodUid, Victim>,
-    /// When the agent last reported that it chose a pod.
-    pub(super) said: BTreeMap<PodUid, Moment>,
+    /// When the agent last reported that it chose a pod, and its words.
+    pub(super) said: BTreeMap<PodUid, (Moment, String)>,
     /// Since when each threshold has been met, by its number, while the agent could act on it.
     pub(super) short_since: BTreeMap<usize, Moment>,
     /// Pods that the agent has left to the kubelet.
@@ -80,15 +83,41 @@ impl World {
             .stall
             .as_ref()
             .is_some_and(|stall| stall.available.available < stall.available.capacity / 100 * 12);
+        let (mut fresh, mut any) = (false, stalls);
+        let short = &mut self.ledger.pressure.reported_short;
         if stalls {
-            self.ledger.pressure.reported_short.insert(Signal::MemoryAvailable, now);
+            fresh |= short.insert(Signal::MemoryAvailable, now).is_none();
         }
         for threshold in &self.behaviour.settings.features.eviction.thresholds {
             let Some(measured) = sample.signals.get(&threshold.signal) else { continue };
             let found = measured.observation;
             if threshold.is_met(found.available, found.capacity, true) {
-                self.ledger.pressure.reported_short.insert(threshold.signal, now);
+                any = true;
+                fresh |= short.insert(threshold.signal, now).is_none();
             }
+        }
+        let enforces = self.behaviour.settings.features.pressure == Enforcement::Enforce;
+        let shutdown = self.ledger.shutdown.as_ref().is_some_and(|shutdown| shutdown.heard);
+        if any && enforces && shutdown && self.logind.stage == Stage::Delayed {
+            self.met(Met::ShortInShutdown);
+        }
+        if fresh {
+            self.met_shortage();
+        }
+    }
+
+    /// A run of the agent hears for the first time that the node is short of something.
+    fn met_shortage(&mut self) {
+        match self.behaviour.settings.features.pressure {
+            Enforcement::Observe => self.met(Met::ShortObserved),
+            Enforcement::Off => return,
+            Enforcement::Enforce => {}
+        }
+        if self.runtime.sandboxes.keys().any(|uid| self.is_critical(uid)) {
+            self.met(Met::ShortWithCritical);
+        }
+        if !self.ledger.pressure.reported_conditions.is_empty() {
+            self.met(Met::ShortUnderKubelet);
         }
     }
 }

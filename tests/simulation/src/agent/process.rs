@@ -10,6 +10,8 @@ use agent_core::protocol::event::{ActionResult, Event, Now};
 
 use super::logind::Stage;
 use super::sabotage::Sabotage;
+use super::situations::KilledAfter;
+use super::verdicts::is_check;
 use super::world::{Life, World};
 use crate::controller::agenda::Moment;
 
@@ -67,6 +69,7 @@ impl World {
 
     /// The process ends with everything it held; `again` restarts it.
     pub(super) fn crash(&mut self, again: Option<Duration>) {
+        self.met_crash();
         let Some(process) = self.process.take() else { return };
         self.log(|_| format!("agent     run {} ends", process.run));
         self.stats.crashes += 1;
@@ -162,12 +165,21 @@ impl World {
         let plan = process.agent.plan(now);
         self.log_plan(&plan);
         for (id, action) in plan.actions {
-            self.stats.actions += 1;
+            let killed_after = KilledAfter::of(&action);
+            let acts = !is_check(&action);
+            self.stats.actions += u64::from(acts);
             self.dispatch(id, action);
-            if self.options.crash_after == Some(self.stats.actions) {
+            if acts && self.options.crash_after == Some(self.stats.actions) {
+                self.met_kill(killed_after);
                 let pause = self.random.millis(200, 5_000);
                 return self.crash(Some(pause));
             }
+        }
+        let due = self.options.crash_in.is_some_and(|stage| self.is_in(stage));
+        if due && self.stats.crashes_in_stage == 0 {
+            self.stats.crashes_in_stage += 1;
+            let pause = self.random.millis(200, 5_000);
+            return self.crash(Some(pause));
         }
         self.ask_again(now);
         self.sleep_until(plan.wake, now.monotonic);

@@ -9,6 +9,7 @@ use agent_core::shutdown::budget::Budget;
 use agent_core::shutdown::candidates::BarePods;
 
 use super::sabotage::Sabotage;
+use super::situations::Met;
 use super::wire::Verb;
 use super::world::{World, name_of};
 use crate::controller::agenda::Moment;
@@ -61,6 +62,17 @@ impl World {
         if let Some(late) = self.behaviour.refusing.late.filter(|_| !self.ledger.settling) {
             self.log(|_| format!("api       refuses everything for {late:?}"));
             self.wire.refused_until = self.now() + late;
+        }
+    }
+
+    /// Counts why the API refuses the call, if it does.
+    pub(super) fn met_refusal(&mut self, verb: Verb, about: Option<&PodUid>) {
+        if self.behaviour.forbidden == Some(verb) {
+            self.met(Met::VerbForbidden);
+        } else if self.now() < self.wire.refused_until {
+            self.met(Met::LateRights);
+        } else if about.is_some_and(|uid| self.behaviour.refusing.protects(verb, uid)) {
+            self.met(Met::Webhook);
         }
     }
 

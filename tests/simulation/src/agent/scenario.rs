@@ -9,6 +9,7 @@ use agent_core::shutdown::candidates::BarePods;
 use agent_core::shutdown::priority_groups::PriorityGroupFlags;
 
 use super::Options;
+use super::crossing::Crossing;
 use super::kubelet::Health;
 use super::refusing::Refusing;
 use super::strain::{Strain, features};
@@ -93,6 +94,7 @@ pub(super) struct Behaviour {
     pub(super) settings: Settings,
     pub(super) strain: Strain,
     pub(super) refusing: Refusing,
+    pub(super) crossing: Crossing,
     /// How long before each announcement the kubelet dies: pods end unreported.
     pub(super) kubelet_dies_before: Option<Duration>,
 }
@@ -106,6 +108,7 @@ impl Behaviour {
         random: &mut Random,
         apart: &mut Random,
         refusals: &mut Random,
+        crossings: &mut Random,
         options: Options,
     ) -> Self {
         let strict = options.strict || random.percent(35);
@@ -145,6 +148,7 @@ impl Behaviour {
             ends_at: calm_from + strain.lasts(),
             settings: Settings { features: features(apart, &strain), ..settings(random) },
             refusing: Refusing::roll(refusals, strain.is_there()),
+            crossing: Crossing::roll(crossings, strict),
             kubelet_dies_before: (rough && !strain.is_there() && refusals.percent(12))
                 .then(|| refusals.millis(8_000, 40_000)),
             strain,

@@ -10,6 +10,7 @@ use agent_core::shutdown::Mode;
 use super::kubelet::{Health, Stage as Worker};
 use super::logind::Stage;
 use super::scenario::Behaviour;
+use super::situations::Met;
 use super::world::{Life, World, name_of};
 
 /// How often the checks run.
@@ -63,11 +64,16 @@ impl World {
         {
             return;
         }
-        if self.logind.stage == Stage::Delayed && now > shutdown.latest + LATE {
-            shutdown.blamed = true;
+        if self.logind.stage == Stage::Delayed && now + CHECK_EVERY > shutdown.latest {
             let late = now.saturating_sub(shutdown.latest);
-            return self.violate(&format!("{mode:?}: lock held {late:?} after its deadline"));
+            shutdown.blamed = late > LATE;
+            let words = || format!("{mode:?}: lock held {late:?} after its deadline");
+            self.judge(Met::LockNearDeadline, late > LATE, words);
+            if late > LATE {
+                return;
+            }
         }
+        let Some(shutdown) = &mut self.ledger.shutdown else { return };
         let refused = now < self.wire.refused_until + CHECK_EVERY;
         let contested =
             self.behaviour.refusing.protects_marks() && now < shutdown.reported_at + CONTESTS;
@@ -76,9 +82,11 @@ impl World {
             return;
         }
         let since = *shutdown.needless_since.get_or_insert(now);
-        if strict && now.saturating_sub(since) > NEEDLESS {
-            shutdown.blamed = true;
-            self.violate(&format!("{mode:?}: lock held for nothing"));
+        if strict {
+            let needless = now.saturating_sub(since) > NEEDLESS;
+            shutdown.blamed |= needless;
+            let words = || format!("{mode:?}: lock held for nothing");
+            self.judge(Met::LockWithoutNeed, needless, words);
         }
     }
 
@@ -124,6 +132,9 @@ impl World {
             return;
         }
         let found = self.untidy();
+        if found.is_empty() && self.ledger.untidy > 0 {
+            self.met(Met::TidiedUp);
+        }
         self.ledger.untidy = if found.is_empty() { 0 } else { self.ledger.untidy + 1 };
         let Behaviour { strict, lost_requests, lost_replies, refusals, .. } = self.behaviour;
         let refused = lost_requests + lost_replies + refusals >= 250;
@@ -146,9 +157,10 @@ impl World {
         let kills = self.ledger.kills.iter().any(|kill| kill.at > since);
         let victims = self.ledger.pressure.victims.values().any(|v| v.chosen_at > since);
         let rests = !kills && !victims;
-        if self.ledger.recent_actions > REST_ACTIONS_MAX && rests {
+        if rests {
             let count = self.ledger.recent_actions;
-            self.violate(&format!("no rest: {count} actions in the last {REST:?}"));
+            let words = || format!("no rest: {count} actions in the last {REST:?}");
+            self.judge(Met::EndInRest, count > REST_ACTIONS_MAX, words);
         }
         if self.ledger.pressure.recent_samples > REST_SAMPLES_MAX {
             let count = self.ledger.pressure.recent_samples;
@@ -161,6 +173,7 @@ impl World {
         }
         let settled = self.on && self.process.is_some() && self.logind.stage == Stage::Idle;
         if settled && self.behaviour.forbidden.is_none() && !self.behaviour.read_only_disk {
+            self.met(Met::EndSettled);
             // With marks that only the runtime explains, the journal waits for the runtime.
             if !self.disk.records.is_empty() && self.runtime.answers {
                 let records = self.disk.records.len();
@@ -192,11 +205,11 @@ impl World {
             } else {
                 self.stats.untold += 1;
                 self.log(|_| format!("untold    {name}"));
-                if self.ledger.cut_marked.contains(uid) {
-                    self.violate(&format!(
-                        "{name} was marked, and its terminal status does not say so"
-                    ));
-                }
+            }
+            if self.ledger.cut_marked.contains(uid) {
+                let words =
+                    || format!("{name} was marked, and its terminal status does not say so");
+                self.judge(Met::CutMarked, !stored.is_disrupted(), words);
             }
         }
         if !gone {
@@ -211,12 +224,15 @@ impl World {
             matches!(worker, Some(Worker::Terminating { kill_at }) if *kill_at > self.now());
         let has_time = has_time || stops;
         let stays = self.runtime.is_unkillable(uid) || !self.runtime.answers || has_time;
-        if works && stored.deletion().is_some() && !gone && !stays {
-            self.violate(&format!("{name} was deleted and is still there"));
+        if works && stored.deletion().is_some() && !stays {
+            self.judge(Met::DeletedAtEnd, !gone, || {
+                format!("{name} was deleted and is still there")
+            });
         }
         let running = self.runtime.running(uid) > 0;
-        if works && stored.is_terminal() && running && !nature.is_static && !stays {
-            self.violate(&format!("{name} is {:?} and runs at the end", stored.phase()));
+        if works && stored.is_terminal() && !nature.is_static && !stays {
+            let words = || format!("{name} is {:?} and runs at the end", stored.phase());
+            self.judge(Met::EndedAtEnd, running, words);
         }
     }
 

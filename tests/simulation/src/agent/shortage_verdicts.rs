@@ -11,6 +11,7 @@ use agent_core::shutdown::candidates::BarePods;
 use super::kubelet::Health;
 use super::logind::Stage;
 use super::pressure_ledger::Victim;
+use super::situations::Met;
 use super::world::World;
 use crate::controller::agenda::Moment;
 
@@ -43,6 +44,9 @@ impl World {
             return;
         };
         let lasts = now.saturating_sub(since);
+        if lasts.is_zero() {
+            self.met(Met::ShortageBegins);
+        }
         if lasts > time && !self.ledger.pressure.blamed {
             self.ledger.pressure.blamed = true;
             self.violate(&format!("the pressure has lasted for {lasts:?}"));

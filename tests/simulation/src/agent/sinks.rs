@@ -8,7 +8,9 @@ use agent_core::protocol::event::{ActionResult, RuntimePod};
 use agent_core::shutdown::Mode;
 use epilogue_common::outcome::{Failure, FailureKind};
 
+use super::api::Stored;
 use super::logind::Stage;
+use super::situations::Met;
 use super::wire::Verb;
 use super::world::{Life, World, name_of};
 use crate::controller::agenda::Moment;
@@ -141,6 +143,13 @@ impl World {
         issued: Issued,
     ) -> ActionResult {
         let before = self.api.pods.get(uid).cloned();
+        if before.as_ref().is_some_and(Stored::is_terminal) {
+            self.met(match purpose {
+                Purpose::Mark => Met::MarkAfterEnd,
+                Purpose::Clear => Met::ClearAfterEnd,
+                Purpose::Fail | Purpose::Cause => Met::StatusAfterEnd,
+            });
+        }
         let result = self.api.patch_status(name, body);
         let after = self.api.pods.get(uid).cloned();
         if let (Ok(()), Some(before), Some(after)) = (&result, before, after) {
@@ -190,6 +199,9 @@ impl World {
     fn inspect_pod(&mut self, id: ActionId, uid: &PodUid) {
         if !self.runtime.answers {
             return self.finish_after(Duration::from_secs(2), id, silent());
+        }
+        if self.runtime.ended_well(uid) {
+            self.met(Met::EndedWell);
         }
         let account = self.runtime.account(uid);
         let pause = self.random.millis(2, 30);

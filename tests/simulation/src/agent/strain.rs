@@ -123,7 +123,8 @@ impl Strain {
                 Duration::from_mins(5),
             ]),
             deserted,
-            wakes_at: (hung && random.percent(50)).then(|| second(random, 70_000, 200_000)),
+            // Before or after the agent takes it for lost.
+            wakes_at: (hung && random.percent(80)).then(|| second(random, 200_000, 500_000)),
             runtime_dies: (hangs && rough && random.percent(15))
                 .then(|| second(random, 5_000, 80_000)),
             io_stalls: random

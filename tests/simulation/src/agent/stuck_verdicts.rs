@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 
 use super::api::Stored;
 use super::kubelet::Health;
+use super::situations::Met;
 use super::world::World;
 use crate::controller::agenda::Moment;
 
@@ -37,11 +38,11 @@ impl World {
         let features = &self.behaviour.settings.features;
         let (enforced, hanging) =
             (features.stuck_pods == Enforcement::Enforce, features.fail_hanging_starts);
-        if !enforced {
-            self.violate(&format!("{name} hangs and is failed by an agent that only observes"));
-        }
+        let words = || format!("{name} hangs and is failed by an agent that only observes");
+        self.judge(Met::StuckFailed, !enforced, words);
         let settled = self.now() > self.ledger.pressure.kubelet_changed_at + NEWS;
         if self.kubelet.health == Health::Live && settled {
+            self.met(Met::StuckUnderKubelet);
             if !hanging {
                 self.violate(&format!("{name} hangs and is failed alongside a live kubelet"));
             } else if self.runtime.sandboxes.get(&uid).is_some_and(|s| !s.containers.is_empty()) {
@@ -50,8 +51,10 @@ impl World {
                 ));
             }
         }
-        if after.is_disrupted() && !before.is_disrupted() && !self.ledger.deleted.contains(&uid) {
-            self.violate(&format!("{name} was deleted by others and is called disrupted"));
+        if !self.ledger.deleted.contains(&uid) {
+            let marked = after.is_disrupted() && !before.is_disrupted();
+            let words = || format!("{name} was deleted by others and is called disrupted");
+            self.judge(Met::StuckOfOthers, marked, words);
         }
         let writes = self.ledger.pressure.unstuck.entry(uid).or_default();
         *writes += 1;
@@ -81,8 +84,9 @@ impl World {
         let overdue = stored.deleted_at().is_some_and(|at| self.api.clock > at + OVERDUE);
         let quiet = self.runtime.running(uid) == 0 && !self.runtime.ended_well(uid);
         let excluded = self.ledger.is_static(uid) || self.is_own(uid) || reported;
-        if able && lost && overdue && quiet && !excluded && !stored.is_terminal() {
-            self.violate(&format!("{} was deleted, nothing of it runs: not Failed", stored.name()));
+        if able && lost && overdue && quiet && !excluded {
+            let words = || format!("{} was deleted, nothing of it runs: not Failed", stored.name());
+            self.judge(Met::StuckAtEnd, !stored.is_terminal(), words);
         }
     }
 

@@ -17,6 +17,7 @@ use super::api::Stored;
 use super::logind::Stage;
 use super::merge::forbidden;
 use super::sinks::Issued;
+use super::situations::Met;
 use super::wire::Verb;
 use super::world::{World, name_of};
 
@@ -28,9 +29,14 @@ const NEWS: Duration = Duration::from_secs(3);
 const DRAINED_LASTS: Duration = Duration::from_millis(1_100);
 /// A pod that ended this long before an announcement, by any clock, does not belong to the
 /// shutdown.
-const ENDED_LONG_BEFORE: Duration = Duration::from_secs(12);
+pub(super) const ENDED_LONG_BEFORE: Duration = Duration::from_secs(12);
 /// How early the agent may release the lock without a reason.
 const EARLY: Duration = Duration::from_millis(50);
+
+/// Whether the action acts on nothing.
+pub(super) fn is_check(action: &Action) -> bool {
+    matches!(action, Action::Log(_) | Action::Measure | Action::MeasurePods { .. })
+}
 
 impl World {
     pub(super) fn mode(&self) -> Option<Mode> {
@@ -45,15 +51,8 @@ impl World {
 
     /// Judges an action when it is issued.
     pub(super) fn judge_action(&mut self, id: ActionId, action: &Action) {
-        let checks = matches!(
-            action,
-            Action::Log(_)
-                | Action::Measure
-                | Action::MeasurePods { .. }
-                | Action::InspectPod(_)
-                | Action::ListRuntimePods
-        );
-        if !checks {
+        let asks = matches!(action, Action::InspectPod(_) | Action::ListRuntimePods);
+        if !is_check(action) && !asks {
             self.ledger.recent_actions += 1;
         }
         match action {
@@ -66,10 +65,10 @@ impl World {
             _ => {}
         }
         self.judge_pressure_action(action);
-        if let Action::PatchStatus { body, .. } = action
-            && let Some(what) = forbidden(body)
-        {
-            self.violate(&format!("a status patch holds {what}: {body}"));
+        if let Action::PatchStatus { body, .. } = action {
+            let what = forbidden(body);
+            let words = || format!("a status patch holds {what:?}: {body}");
+            self.judge(Met::StatusPatch, what.is_some(), words);
         }
         match action {
             Action::PatchStatus { pod, purpose, .. } => {
@@ -79,9 +78,8 @@ impl World {
             Action::PatchPod { pod, .. } => self.judge_kill(pod, true),
             Action::DeletePod { pod, grace_seconds, .. } => {
                 self.judge_kill(pod, true);
-                if *grace_seconds == 0 {
-                    self.violate(&format!("{} is deleted without a grace", pod.name));
-                }
+                let words = || format!("{} is deleted without a grace", pod.name);
+                self.judge(Met::Deletion, *grace_seconds == 0, words);
             }
             Action::StopPod { pod, .. } => {
                 self.judge_kill(pod, false);
@@ -106,9 +104,9 @@ impl World {
         };
         let count = self.ledger.calls.entry(pod.uid.clone()).or_default();
         *count += 1;
-        if *count == CALLS_MAX {
-            self.violate(&format!("storm: {CALLS_MAX} calls about {}", pod.name));
-        }
+        let storm = *count == CALLS_MAX;
+        let words = || format!("storm: {CALLS_MAX} calls about {}", pod.name);
+        self.judge(Met::CallAboutPod, storm, words);
         if nature.is_static {
             self.violate(&format!("static pod {} is touched", pod.name));
         }
@@ -140,9 +138,12 @@ impl World {
         let empty = self.runtime.running(&pod.uid) == 0;
         let deleted = self.ledger.reported.get(&pod.uid).is_some_and(PodView::is_terminating);
         let swept = !by_kubelet && empty && deleted && !self.kubelet.is_live();
-        if self.ledger.shutdown.is_none() && !swept {
-            self.violate(&format!("{} is terminated outside of a shutdown", pod.name));
+        let outside = self.ledger.shutdown.is_none();
+        if outside && swept {
+            self.met(Met::SweptSandbox);
         }
+        let words = || format!("{} is terminated outside of a shutdown", pod.name);
+        self.judge(Met::KillIssued, outside && !swept, words);
         // If the lock is gone and nothing shows that the kubelet works, the agent may assume that
         // it does nothing. ([AP16])
         let seen = self.ledger.reported_kubelet.as_ref();
@@ -158,19 +159,18 @@ impl World {
             .shutdown
             .as_mut()
             .is_some_and(|shutdown| mem::replace(&mut shutdown.killing, true));
-        let alongside = by_kubelet && !killing && (armed || at_work);
-        if self.logind.stage != Stage::Idle && alongside {
-            self.violate(&format!(
-                "{} is terminated alongside a kubelet that terminates it",
-                pod.name
-            ));
+        if self.logind.stage != Stage::Idle && by_kubelet && !killing {
+            let words =
+                || format!("{} is terminated alongside a kubelet that terminates it", pod.name);
+            self.judge(Met::FirstKill, armed || at_work, words);
         }
     }
 
     /// Stopping through the runtime requires a dead kubelet.
     fn judge_stop(&mut self, pod: &PodRef) {
-        if self.is_known_live() && self.victim(&pod.uid).is_none() {
-            self.violate(&format!("{} is stopped under a live kubelet", pod.name));
+        if self.victim(&pod.uid).is_none() {
+            let words = || format!("{} is stopped under a live kubelet", pod.name);
+            self.judge(Met::StopIssued, self.is_known_live(), words);
         }
     }
 
@@ -191,9 +191,8 @@ impl World {
             .filter(|(uid, _)| self.runtime.running(uid) > 0)
             .map(|(uid, _)| name_of(uid))
             .collect();
-        if !running.is_empty() {
-            self.violate(&format!("drained while {} run", running.join(", ")));
-        }
+        let (wrong, running) = (!running.is_empty(), running.join(", "));
+        self.judge(Met::Drained, wrong, || format!("drained while {running} run"));
     }
 
     /// Judges how many calls are under way.
@@ -203,8 +202,9 @@ impl World {
         let most = self.behaviour.settings.in_flight_max;
         // The announcement has absolute priority, so it and the taint may exceed the limit.
         // ([AP21])
-        if calls > most + 2 {
-            self.violate(&format!("{calls} calls under way, {most} allowed"));
+        if calls >= most {
+            let words = || format!("{calls} calls under way, {most} allowed");
+            self.judge(Met::WindowFull, calls > most + 2, words);
         }
     }
 
@@ -235,16 +235,17 @@ impl World {
         if purpose == Purpose::Cause {
             self.judge_oom_condition(before, after);
         }
-        if after.is_marked() && self.logind.announcements == 0 {
-            self.violate(&format!("{name} is marked without any shutdown"));
+        if after.is_marked() {
+            let words = || format!("{name} is marked without any shutdown");
+            self.judge(Met::MarkArrives, self.logind.announcements == 0, words);
         }
         if purpose == Purpose::Mark && after.is_marked() && !before.is_marked() {
             self.judge_first_mark(before, issued);
         }
         if purpose == Purpose::Clear {
-            if before.is_disrupted() && !before.is_ours() {
-                self.violate(&format!("{name}: a foreign DisruptionTarget is cleared"));
-            }
+            let foreign = before.is_disrupted() && !before.is_ours();
+            let words = || format!("{name}: a foreign DisruptionTarget is cleared");
+            self.judge(Met::ClearArrives, foreign, words);
             if before.is_terminal() && known {
                 self.violate(&format!("{name}: DisruptionTarget is cleared after its end"));
             }
@@ -272,16 +273,16 @@ impl World {
     fn judge_failed(&mut self, before: &Stored, after: &Stored, body: &Value, issued: Issued) {
         let name = before.name().to_owned();
         let running = self.runtime.running(before.uid());
-        if running > 0 {
-            self.violate(&format!("{name} is Failed while {running} of its containers run"));
-        }
+        let words = || format!("{name} is Failed while {running} of its containers run");
+        self.judge(Met::FailArrives, running > 0, words);
         let stuck = self.is_of_stuck(before, body) && !issued.in_shutdown;
         if stuck {
             self.judge_stuck(before, after);
         }
         let own_limit = self.is_own_limit_victim(before.uid());
-        if !after.is_disrupted() && !stuck && !own_limit {
-            self.violate(&format!("{name} is Failed without DisruptionTarget"));
+        if !stuck && !own_limit {
+            let words = || format!("{name} is Failed without DisruptionTarget");
+            self.judge(Met::FailInShutdown, !after.is_disrupted(), words);
         }
         let ready = after.condition("Ready").is_some_and(|ready| ready["status"] == "False");
         if !ready {
@@ -294,8 +295,10 @@ impl World {
         }
         let view = before.view();
         let ends = view.restart_policy != RestartPolicy::Always && !view.container_restarts;
-        if ends && self.runtime.ended_well(before.uid()) {
-            self.violate(&format!("{name} is Failed, and all its containers ended with 0"));
+        if ends {
+            let well = self.runtime.ended_well(before.uid());
+            let words = || format!("{name} is Failed, and all its containers ended with 0");
+            self.judge(Met::FailOfOnce, well, words);
         }
     }
 
@@ -303,18 +306,24 @@ impl World {
     pub(super) fn judge_delete(&mut self, uid: &PodUid) {
         let Some(stored) = self.api.pods.get(uid) else { return };
         let name = stored.name().to_owned();
-        if stored.is_terminal() && self.runtime.running(uid) > 0 {
-            self.violate(&format!("{name} runs, is {:?}, and is deleted", stored.phase()));
-            return;
+        let (ended, phase) = (stored.is_terminal(), stored.phase());
+        let first = !ended && stored.deletion().is_none();
+        let unmarked = first && !stored.is_disrupted();
+        if ended {
+            let runs = self.runtime.running(uid) > 0;
+            let words = || format!("{name} runs, is {phase:?}, and is deleted");
+            self.judge(Met::DeletionOfEnded, runs, words);
+            if runs {
+                return;
+            }
         }
-        let unmarked =
-            !stored.is_terminal() && !stored.is_disrupted() && stored.deletion().is_none();
         let excused = self.behaviour.forbidden == Some(Verb::PatchStatus)
             || self.ledger.mark_failed.contains(uid)
             || self.is_own_limit_victim(uid)
             || self.ledger.marking.values().any(|marking| marking == uid);
-        if unmarked && !excused {
-            self.violate(&format!("{name} is deleted before it is marked"));
+        if first && !excused {
+            let words = || format!("{name} is deleted before it is marked");
+            self.judge(Met::FirstDeletion, unmarked, words);
         }
         // A mark that is on the wire with the deletion may get lost.
         if unmarked {
@@ -331,14 +340,15 @@ impl World {
             || self.is_own_limit_victim(uid)
             || before.deletion().is_none()
             || self.scripts.get(uid).is_some_and(|script| script.pull.is_some());
-        if self.ledger.deleted.contains(uid) && !after.is_disrupted() && !excused {
-            let was_sticky = before.is_disrupted();
-            if was_sticky {
-                self.stats.sticky += 1;
-            } else if before.view().has_run {
-                self.violate(&format!(
-                    "{name} was terminated by the agent, and its terminal status does not say so"
-                ));
+        if self.ledger.deleted.contains(uid) && !excused {
+            let silent = !after.is_disrupted();
+            let was_sticky = silent && before.is_disrupted();
+            self.stats.sticky += u64::from(was_sticky);
+            if before.view().has_run {
+                let words = || {
+                    format!("{name} was terminated by the agent, and its status does not say so")
+                };
+                self.judge(Met::EndOfDeleted, silent && !was_sticky, words);
             }
         }
         if after.is_disrupted() && !before.is_disrupted() && !self.ledger.kubelet_was_armed {
@@ -349,8 +359,10 @@ impl World {
     /// Judges a pod's object when it goes. ([API8])
     pub(super) fn judge_gone(&mut self, uid: &PodUid, stored: &Stored) {
         let name = stored.name().to_owned();
-        if self.ledger.deleted.contains(uid) && self.runtime.running(uid) > 0 {
-            self.violate(&format!("{name} is gone from the API and runs"));
+        if self.ledger.deleted.contains(uid) {
+            let runs = self.runtime.running(uid) > 0;
+            let words = || format!("{name} is gone from the API and runs");
+            self.judge(Met::GoneAfterDeletion, runs, words);
         }
     }
 
@@ -374,7 +386,6 @@ impl World {
         let quick = self.behaviour.settings.in_flight_max >= 4;
         let may = self.may_be_marked(uid, self.now());
         if self.behaviour.strict
-            && !marked
             && known
             && reported_pods
             && candidate
@@ -383,8 +394,8 @@ impl World {
             && quick
             && may
         {
-            let name = name_of(uid);
-            self.violate(&format!("{name} goes down with the machine unmarked"));
+            let words = || format!("{} goes down with the machine unmarked", name_of(uid));
+            self.judge(Met::CutPod, !marked, words);
         }
     }
 
@@ -467,10 +478,13 @@ impl World {
         let enough = elapsed + EARLY >= if assists { sum } else { wanted };
         let futile =
             self.behaviour.forbidden.is_some() || self.behaviour.settings.priority_groups.is_none();
-        if left > EARLY && !unreported.is_empty() && !enough && !futile {
-            let names = unreported.join(", ");
-            let mode = self.mode();
-            self.violate(&format!("{mode:?}: lock released {left:?} early, unreported: {names}"));
+        if left > EARLY && !enough && !futile {
+            let (mode, names) = (self.mode(), unreported.join(", "));
+            let words = || format!("{mode:?}: lock released {left:?} early, unreported: {names}");
+            self.judge(Met::EarlyRelease, !unreported.is_empty(), words);
+            if !self.unreported(true).is_empty() {
+                self.met(Met::ProtectedAtRelease);
+            }
         }
     }
 

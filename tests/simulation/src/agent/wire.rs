@@ -9,6 +9,7 @@ use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::SignedDuration;
 
 use super::api::Change;
+use super::situations::Met;
 use super::world::{Life, World};
 use crate::controller::agenda::Moment;
 
@@ -76,6 +77,7 @@ impl World {
         if self.is_dark() {
             return Fate::RequestLost;
         }
+        self.met_refusal(verb, about);
         if self.behaviour.forbidden == Some(verb) || self.is_refused(verb, about) {
             self.wire.has_refused |= about.is_some();
             return refused(FailureKind::Forbidden);
@@ -87,6 +89,7 @@ impl World {
             }
             self.wire.calls += 1;
             if self.wire.calls > limit {
+                self.met(Met::Throttled);
                 let retry_after = Some(SignedDuration::from_secs(1));
                 let failure = Failure::new(FailureKind::TooManyRequests, "slow down");
                 return Fate::Refused(Failure { retry_after, ..failure });
@@ -96,12 +99,15 @@ impl World {
             return Fate::Answered;
         }
         if self.random.per_mille(self.behaviour.lost_requests) {
+            self.met(Met::RequestLost);
             return Fate::RequestLost;
         }
         if self.random.per_mille(self.behaviour.lost_replies) {
+            self.met(Met::ReplyLost);
             return Fate::ReplyLost;
         }
         if self.random.per_mille(self.behaviour.refusals) {
+            self.met(Met::ServerError);
             let kinds = [FailureKind::ServerError, FailureKind::TooManyRequests];
             return refused(*self.random.pick(&kinds));
         }
@@ -118,7 +124,7 @@ impl World {
     ) {
         let Some(run) = self.agent_run() else { return };
         let (low, high) = self.behaviour.rtt_ms;
-        let there = self.random.millis(low, high);
+        let there = self.random.millis(low, high) + self.cross(about);
         let back = self.random.millis(low, high);
         let lost = || fail(Failure::new(FailureKind::Unknown, "no answer"));
         let fate = self.fate(verb, about);
@@ -176,6 +182,7 @@ impl World {
             return;
         }
         if !self.ledger.settling && self.random.per_mille(self.behaviour.watch_breaks) {
+            self.met(Met::WatchBreaks);
             return self.break_watch();
         }
         self.deliver(match change {

@@ -86,6 +86,8 @@ pub(super) struct World {
     pub(super) last_sample: Option<Sample>,
     /// Strain uses a generator of its own, so that other seeds stay as they were.
     pub(super) strain_random: Random,
+    /// What crosses its calls, too.
+    pub(super) cross_random: Random,
     /// The kubelet is gone for good.
     pub(super) deserted: bool,
     pub(super) runtime_is_dead: bool,
@@ -98,7 +100,14 @@ impl World {
         let mut random = Random::new(seed ^ 0xA6E7);
         let mut strain_random = Random::new(seed ^ 0x57A1);
         let mut refusals = Random::new(seed ^ 0x0403);
-        let behaviour = Behaviour::roll(&mut random, &mut strain_random, &mut refusals, options);
+        let mut cross_random = Random::new(seed ^ 0xC055);
+        let behaviour = Behaviour::roll(
+            &mut random,
+            &mut strain_random,
+            &mut refusals,
+            &mut cross_random,
+            options,
+        );
         Self {
             random,
             agenda: Agenda::new(),
@@ -126,6 +135,7 @@ impl World {
             kernel: Kernel::default(),
             last_sample: None,
             strain_random,
+            cross_random,
             deserted: false,
             runtime_is_dead: false,
             trace: options.trace.then(Vec::new),

@@ -11,6 +11,7 @@ use super::Sabotage;
 use super::api::GRACE_SECONDS;
 use super::pod_object;
 use super::process::Life;
+use super::situations::Met;
 use super::world::World;
 
 /// Fate of a call on its way.
@@ -65,6 +66,7 @@ impl World {
             && !self.is_quiet()
             && self.random.per_mille(self.behaviour.quota);
         if quota {
+            self.met(Met::Quota);
             return Fate::Refused(FailureKind::Forbidden);
         }
         self.fate(matches!(step, Step::ConfirmJob | Step::ConfirmPods))
@@ -77,9 +79,11 @@ impl World {
         }
         if self.random.per_mille(self.behaviour.lost_replies) {
             let lost_before = self.random.percent(30) || reads;
+            self.met(if lost_before { Met::LostRequest } else { Met::LostReply });
             return if lost_before { Fate::Refused(FailureKind::Unknown) } else { Fate::ReplyLost };
         }
         if self.random.per_mille(self.behaviour.refusals) {
+            self.met(Met::Refusal);
             let kinds = [FailureKind::TooManyRequests, FailureKind::ServerError];
             return Fate::Refused(*self.random.pick(&kinds));
         }
@@ -102,6 +106,9 @@ impl World {
             return Err(Failure::new(kind, format!("injected: {kind:?}")));
         }
         let sure = self.processes[number].life == Life::Leads;
+        if self.processes[number].life == Life::Deposed {
+            self.met(Met::DeposedCall);
+        }
         let outcome = self.carry_out(step, job, planned, sure);
         if fate == Fate::ReplyLost {
             if let Ok(Answer::Job(job)) = &outcome {
@@ -166,6 +173,9 @@ impl World {
                 match (&outcome, before) {
                     (Ok(after), Some(before)) => {
                         self.ledger.wrote(&self.api, &before, &after.status);
+                    }
+                    (Err(failure), _) if failure.kind == FailureKind::Conflict => {
+                        self.met(Met::StatusConflict);
                     }
                     (Err(failure), _) if failure.kind == FailureKind::Invalid => {
                         let problem = format!("422 for {}: {}", job.key, failure.message);

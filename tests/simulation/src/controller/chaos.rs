@@ -7,6 +7,7 @@ use controller_core::view::Uid;
 use jiff::SignedDuration;
 
 use super::process::Life;
+use super::situations::Met;
 use super::world::{Event, World};
 
 impl World {
@@ -20,6 +21,7 @@ impl World {
         }
         if self.random.per_mille(self.behaviour.second_leaders) && self.leader().is_some() {
             self.stats.restarts += 1;
+            self.met(Met::SecondLeader);
             self.start_process();
         }
         if self.random.per_mille(self.behaviour.node_losses) {
@@ -30,6 +32,7 @@ impl World {
         }
         if self.random.per_mille(self.behaviour.policy_changes) {
             let after = *self.random.pick(&[None, Some(0), Some(30), Some(60)]);
+            self.met(Met::PolicyChanges);
             self.say(|_| format!("force-fail-after of the namespace becomes {after:?}"));
             self.api.set_force_fail_after(after.map(SignedDuration::from_secs));
         }
@@ -37,12 +40,14 @@ impl World {
             let live = self.api.pods.values().filter(|pod| pod.is_active());
             let live: Vec<Uid> = live.map(|pod| pod.uid.clone()).collect();
             if !live.is_empty() {
+                self.met(Met::Disruption);
                 let victim = self.random.pick(&live).clone();
                 self.disrupt(&victim);
             }
         }
         if self.random.per_mille(self.behaviour.foreign_writes) {
             let key = self.random.pick(&self.names.clone()).clone();
+            self.met(Met::ForeignWrite);
             self.annotate(&key);
         }
         let pause = self.random.millis(5, 8_000);
@@ -53,6 +58,7 @@ impl World {
     fn crash(&mut self) {
         let Some(number) = self.leader() else { return };
         self.stats.restarts += 1;
+        self.met(Met::Crash);
         self.say(|_| format!("p{number} crashes"));
         let process = &mut self.processes[number];
         process.life = Life::Dead;
@@ -67,6 +73,7 @@ impl World {
         self.say(|_| "all is quiet from now on".to_owned());
         self.quiet_since = Some(self.agenda.now());
         self.end_stalls();
+        self.met_leftovers();
         for key in self.names.clone() {
             let Some(job) = self.api.jobs.get(&key).map(|stored| Arc::clone(&stored.view)) else {
                 continue;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use controller_core::podgc::{Answer, Call, Cause, Check, End, Item, Next, PodWrite};
+use controller_core::view::Phase;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -12,6 +13,7 @@ use super::Sabotage;
 use super::calls::Fate;
 use super::kubelet::node_number;
 use super::process::Life;
+use super::situations::Met;
 use super::world::{Event, World};
 use super::{pod_gc_rules, sabotage};
 
@@ -88,8 +90,11 @@ impl World {
     /// A call of a check reaches the API, unless it is lost.
     pub(super) fn commit_check(&mut self, number: usize, id: u64) {
         let life = self.processes[number].life;
-        if life == Life::Dead && self.random.percent(50) {
-            return;
+        if life == Life::Dead {
+            self.met(Met::CrashInCheck);
+            if self.random.percent(50) {
+                return;
+            }
         }
         let call = self.processes[number].checks.get(&id).and_then(|check| check.call.clone());
         let Some(call) = call else { return };
@@ -156,8 +161,15 @@ impl World {
             meta.remove("resourceVersion");
         }
         let before = self.api.pods.get(&write.uid).cloned();
-        let after = self.api.patch_status(&write.uid, &patch)?;
+        let after = self.api.patch_status(&write.uid, &patch).inspect_err(|failure| {
+            if failure.kind == FailureKind::Conflict {
+                self.ledger.met(Met::GcConflict);
+            }
+        })?;
         if let Some(before) = before {
+            if after.phase == Phase::Failed && !before.is_terminal() {
+                self.met(Met::GcFails);
+            }
             let judged = pod_gc_rules::patched(&before, &after, &patch, self.stands(write));
             self.ledger.violations.extend(judged);
         }
@@ -165,13 +177,13 @@ impl World {
             self.ledger.exempt_from_life(&write.uid);
             self.running.remove(&write.uid);
         }
-        self.stats.ended.count(reason(&patch));
+        self.met_evidence(reason(&patch));
         match write.cause {
             Cause::Marked(_) => {
-                self.stats.marked += 1;
+                self.met(Met::GcMarks);
                 self.note_mark(&write.uid);
             }
-            Cause::Cleared(_) => self.stats.cleared += 1,
+            Cause::Cleared(_) => self.met(Met::GcClears),
             _ => {}
         }
         Ok(Answer::Patched(after.version))
@@ -179,7 +191,7 @@ impl World {
 
     fn untaint(&mut self, name: &str, patch: &Value) -> Outcome<Answer> {
         self.api.patch_node(name, patch)?;
-        self.stats.cleared += 1;
+        self.met(Met::GcClears);
         if node_number(name).is_some_and(|node| self.nodes[node].shuts_down) {
             let problem = format!("pod GC removes the taint of {name}, which shuts down");
             self.ledger.violations.push(problem);
@@ -189,6 +201,7 @@ impl World {
 
     fn delete_by_gc(&mut self, write: &PodWrite) -> Outcome<Answer> {
         let Some(pod) = self.api.pods.get(&write.uid).cloned() else { return Err(not_found()) };
+        self.met(Met::GcDeletes);
         let judged = pod_gc_rules::deleted(&pod, self.stands(write));
         self.ledger.violations.extend(judged);
         self.api.delete_pod(&write.uid, 0)?;

@@ -11,11 +11,14 @@ use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::api::{Api, Sighting};
 use super::release_rules::{self, Standing};
+use super::situations::{Counts, Met};
 
 /// The ledger's records, and the violations that it found.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) violations: Vec<String>,
+    /// How often each situation was met.
+    pub(super) met: Counts,
     /// Whether two processes have led at the same time.
     pub(super) two_leaders: bool,
     pods: BTreeMap<Uid, Record>,
@@ -84,6 +87,7 @@ impl Ledger {
 
     /// A user takes a pod from a Job or gives it to one.
     pub(super) fn estranged(&mut self, pod: &Pod) {
+        self.met(Met::UserEstranges);
         self.exempt(&pod.uid, pod.owner.as_ref().map(|owner| &owner.uid));
         self.pods.entry(pod.uid.clone()).or_default().meddled = true;
     }
@@ -95,6 +99,7 @@ impl Ledger {
 
     /// The reply to a write of a Job's status was lost.
     pub(super) fn unanswered(&mut self, job: &Job) {
+        self.met(Met::StatusUnanswered);
         self.accounts.entry(job.uid.clone()).or_default().unanswered = job.version;
     }
 
@@ -114,6 +119,11 @@ impl Ledger {
         }
     }
 
+    /// Counts a situation.
+    pub(super) fn met(&mut self, what: Met) {
+        self.met.count(what as usize);
+    }
+
     fn violate(&mut self, problem: String) {
         self.violations.push(problem);
     }
@@ -125,6 +135,7 @@ impl Ledger {
             self.exempt(&pod.uid, Some(&planned.uid));
             return;
         }
+        self.met(Met::Creation);
         self.not_too_many(api, planned, pod);
         let loose = self
             .accounts
@@ -153,6 +164,13 @@ impl Ledger {
         let parallelism = usize::try_from(planned.spec.parallelism).unwrap_or(0);
         let twins = live.iter().filter(|each| each.index == pod.index).count();
         let count = live.len();
+        let terminates = live.iter().any(|each| each.is_terminating());
+        if count == parallelism {
+            self.met(Met::FullParallelism);
+        }
+        if terminates {
+            self.met(Met::WhileTerminating);
+        }
         if count > parallelism {
             self.violate(format!(
                 "{} has {count} live pods with parallelism {parallelism}",
@@ -182,11 +200,17 @@ impl Ledger {
             .collect();
         let resized = self.accounts.get(&planned.uid).is_some_and(|account| account.resized);
         let lost = resized || of_index.iter().any(|it| it.stripped || it.meddled || it.exempt);
+        let before = of_index.iter().filter(|record| record.ended_failed);
+        let most = before.map(|record| record.failures + 1).max().unwrap_or(0);
+        if planned.is_indexed() && !of_index.is_empty() {
+            self.met(Met::IndexAgain);
+        }
         if planned.spec.backoff_limit_per_index.is_none() || lost {
             return;
         }
-        let before = of_index.iter().filter(|record| record.ended_failed);
-        let most = before.map(|record| record.failures + 1).max().unwrap_or(0);
+        if most > 0 {
+            self.met(Met::FailuresRemembered);
+        }
         if pod.failures.total() < most {
             let problem = format!(
                 "{} forgets failures of index {:?}: {} of {most}",
@@ -232,7 +256,11 @@ impl Ledger {
             let active = api.pods_of(&job.uid).filter(|pod| pod.is_active());
             let active = active.filter(|pod| !self.is_meddled(&pod.uid)).count();
             let done = number(job.status.succeeded) + uncounted.len() + succeeded.count();
-            if active + done > usize::try_from(completions).unwrap_or(0) {
+            let completions = usize::try_from(completions).unwrap_or(0);
+            if active + done == completions {
+                self.met(Met::LastCompletion);
+            }
+            if active + done > completions {
                 self.violate(format!(
                     "{} has {active} active pods, {done} successes, completions {completions}",
                     job.key
@@ -243,6 +271,7 @@ impl Ledger {
 
     /// A finalizer was removed so that a pod deleted as excess is not counted.
     pub(super) fn stripped(&mut self, pod: &Uid) {
+        self.met(Met::Stripped);
         self.pods.entry(pod.clone()).or_default().stripped = true;
     }
 
@@ -253,6 +282,9 @@ impl Ledger {
         }
         let counted = |account: &Account| account.counted.contains(&pod.uid);
         let checked = kind == ClaimKind::Track && !self.is_meddled(&pod.uid);
+        if checked {
+            self.met(Met::Tracked);
+        }
         if checked && self.accounts.get(&job.uid).is_some_and(counted) {
             self.violate(format!("{} is tracked again after it was counted", pod.uid));
         }
@@ -267,6 +299,7 @@ impl Ledger {
             return;
         }
         let Some(owner) = &pod.owner else { return };
+        self.met(Met::ReleaseOrphan);
         if api.job(&owner.uid).is_some_and(|job| !job.is_finished()) {
             self.violate(format!("{} of a running Job loses its finalizer as an orphan", pod.uid));
         }
@@ -278,6 +311,11 @@ impl Ledger {
         let checked = tracked && !self.is_meddled(&seen.uid);
         let Some(job) = api.job(&planned.uid).filter(|_| checked) else { return };
         let counted = |account: &Account| account.counted.contains(&seen.uid);
+        self.met(match seen.phase {
+            Phase::Succeeded => Met::ReleaseSucceeded,
+            Phase::Failed => Met::ReleaseFailed,
+            _ => Met::ReleaseUnended,
+        });
         let (succeeded, failed) = listed(&job.status);
         let standing = Standing {
             accounted: self.accounts.get(&job.uid).is_some_and(counted)
@@ -315,6 +353,7 @@ impl Ledger {
         } else if more(new.succeeded, old.succeeded) != settled_succeeded.len() as i32 {
             self.violate(format!("{}: succeeded moves without its UIDs", job.key));
         }
+        self.met_conditions(old, new);
         self.ends(api, job, new);
     }
 
@@ -322,6 +361,11 @@ impl Ledger {
     fn listed(&mut self, job: &Job, new: &JobStatus, uid: &Uid, success: bool) {
         let record = self.pods.get(uid).cloned().unwrap_or_default();
         let fails = has_condition(new, job_condition::FAILURE_TARGET);
+        self.met(match success {
+            true => Met::ListsSucceeded,
+            false if record.ended_failed => Met::ListsFailed,
+            false => Met::ListsTerminating,
+        });
         let counted = |account: &Account| account.counted.contains(uid);
         if self.accounts.get(&job.uid).is_some_and(counted) && !record.meddled {
             self.violate(format!("{uid} of {} is counted twice", job.key));
@@ -345,6 +389,7 @@ impl Ledger {
         if api.pods.get(uid).is_some_and(|pod| pod.tracked && pod.is_owned_by(&job.uid)) {
             self.violate(format!("{uid} of {} is counted and has its finalizer", job.key));
         }
+        self.met(Met::Counted);
         let account = self.accounts.entry(job.uid.clone()).or_default();
         if !account.counted.insert(uid.clone()) {
             self.violate(format!("{uid} of {} is counted twice", job.key));
@@ -376,8 +421,11 @@ impl Ledger {
                     && record.owners.contains(&job.uid)
             })
         };
-        let mut problems = Vec::new();
+        let (mut problems, mut met) = (Vec::new(), Vec::new());
         for index in 0..job.index_bound() {
+            if new_set.contains(index) && !old_set.contains(index) {
+                met.push(Met::IndexCompletes);
+            }
             if new_set.contains(index) && !old_set.contains(index) && !by(index, true) {
                 problems.push(format!("{}: index {index} completes by no pod", job.key));
             }
@@ -387,11 +435,17 @@ impl Ledger {
         }
         let (old_set, new_set) = (read(&job.status.failed_indexes), read(&new.failed_indexes));
         for index in 0..job.index_bound() {
+            if new_set.contains(index) && !old_set.contains(index) {
+                met.push(Met::IndexFails);
+            }
             if new_set.contains(index) && !old_set.contains(index) && !by(index, false) {
                 problems.push(format!("{}: index {index} fails by no pod", job.key));
             }
         }
         self.violations.extend(problems);
+        for situation in met {
+            self.met(situation);
+        }
     }
 
     /// No terminal condition while a pod lives that the leading process could know of.
@@ -427,6 +481,6 @@ fn number(count: Option<i32>) -> usize {
     usize::try_from(count.unwrap_or(0)).unwrap_or(0)
 }
 
-fn has_condition(status: &JobStatus, kind: &str) -> bool {
+pub(super) fn has_condition(status: &JobStatus, kind: &str) -> bool {
     status.conditions.iter().flatten().any(|each| each.type_ == kind && each.status == "True")
 }

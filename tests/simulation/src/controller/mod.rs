@@ -19,6 +19,7 @@ mod sabotage;
 mod scenario;
 mod settled;
 mod shutdowns;
+mod situations;
 mod users;
 mod watches;
 mod work;
@@ -26,8 +27,9 @@ mod world;
 
 pub(crate) use calls::described;
 pub use random::Random;
+pub use situations::{Counts, SITUATIONS};
+pub use world::Stats;
 use world::World;
-pub use world::{Ended, Stats};
 
 /// How a seed is run.
 #[derive(Clone, Copy, Debug, Default)]

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::agenda::Moment;
 use super::api::node_view;
 use super::kubelet::{NODES, PodEvent, node_name, node_number};
+use super::situations::Met;
 use super::world::{Event, World};
 
 /// What a kubelet says while its node shuts down.
@@ -156,6 +157,7 @@ impl World {
         if lost + 1 >= NODES || self.nodes[node].is_leaving() {
             return;
         }
+        self.met(Met::NodeLost);
         match self.random.below(8) {
             0 | 1 => {
                 self.power_off(node);

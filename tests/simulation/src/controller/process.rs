@@ -16,6 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::Sabotage;
 use super::agenda::Moment;
 use super::checks::InHand;
+use super::situations::Met;
 use super::watches::{Kind, Watches};
 use super::work::{Task, Work};
 use super::world::{Event, World};
@@ -138,6 +139,9 @@ impl World {
         }
         let bound = if self.is_quiet() { 0 } else { self.behaviour.skew_seconds };
         let skew = SignedDuration::from_secs(i64::from(self.random.between(-bound, bound)));
+        if skew.abs() > SignedDuration::from_secs(1) {
+            self.met(Met::Skew);
+        }
         let number = self.processes.len();
         let mut pod_gc = self.behaviour.pod_gc.clone();
         if let (Some(settings), Some(sabotage)) = (&mut pod_gc, self.sabotage) {

@@ -43,7 +43,6 @@ pub(super) struct Behaviour {
     pub(super) workers: usize,
     pub(super) jobs: usize,
     pub(super) quiet_after: Duration,
-    pub(super) settles_within: Duration,
     pub(super) settings: Settings,
     /// The settings of our pod GC; without, that of kube-controller-manager runs.
     pub(super) pod_gc: Option<podgc::Settings>,
@@ -77,7 +76,6 @@ impl Behaviour {
             workers: 1 + random.below(3),
             jobs: 1 + random.below(3),
             quiet_after,
-            settles_within: Duration::from_hours(48),
             settings: settings(random),
             pod_gc: pod_gc(random),
             force_fail_after: random.percent(20).then_some(SignedDuration::from_secs(60)),

@@ -1,6 +1,7 @@
 //! Models shutdowns that logind announces: an agent or a kubelet reports them, pods are marked and
 //! terminated, and the machine goes off, or the shutdown is cancelled.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use controller_core::view::{Phase, Pod, Uid};
@@ -14,6 +15,7 @@ use super::api::node_view;
 use super::kubelet::{NODES, PodEvent, node_name, node_number};
 use super::nodes::NodeEvent;
 use super::pod_object;
+use super::situations::Met;
 use super::world::{Event, World};
 
 /// How long after the end of faults a condition may still be new to the process that leads.
@@ -30,6 +32,7 @@ impl World {
         if leaving + 1 >= NODES || self.nodes[node].is_leaving() {
             return;
         }
+        self.met(Met::NodeShutsDown);
         self.say(|_| format!("{} shuts down", node_name(node)));
         let has_agent = self.random.percent(80);
         self.nodes[node].shuts_down = true;
@@ -110,12 +113,12 @@ impl World {
 
     /// Checks the end of a pod.
     pub(super) fn keeps_target(&mut self, pod: &Pod) {
-        if pod.phase == Phase::Failed
-            && self.victims.remove(&pod.uid)
-            && !pod.has_condition(DISRUPTION_TARGET)
-        {
-            let problem = format!("{} fails by a shutdown without its condition", pod.uid);
-            self.ledger.violations.push(problem);
+        if pod.phase == Phase::Failed && self.victims.remove(&pod.uid) {
+            self.met(Met::ShutdownEnds);
+            if !pod.has_condition(DISRUPTION_TARGET) {
+                let problem = format!("{} fails by a shutdown without its condition", pod.uid);
+                self.ledger.violations.push(problem);
+            }
         }
     }
 
@@ -202,6 +205,22 @@ impl World {
             }
             node["spec"]["taints"] = all.into();
         });
+    }
+
+    /// Counts what pod GC has to take back as faults end.
+    pub(super) fn met_leftovers(&mut self) {
+        let runs_well = |pod: &Arc<Pod>| {
+            let node = pod.node.as_deref().and_then(node_number);
+            let node = node.map(|node| &self.nodes[node]);
+            node.is_some_and(|node| node.is_well(self.agenda.now()) && !node.shuts_down)
+        };
+        let marked = |pod: &&Arc<Pod>| pod.is_active() && is_marked(pod);
+        if self.api.pods.values().filter(marked).any(runs_well) {
+            self.met(Met::QuietMark);
+        }
+        if (0..NODES).any(|node| self.is_wrongly_tainted(node)) {
+            self.met(Met::QuietTaint);
+        }
     }
 
     /// Once faults have ended, no pod that lives on keeps the condition of a shutdown for long.

@@ -6,6 +6,7 @@ use controller_core::view::{Job, JobKey, Pod};
 
 use super::api::{GRACE_SECONDS, Propagation};
 use super::pod_object;
+use super::situations::Met;
 use super::world::{Event, World};
 
 impl World {
@@ -28,16 +29,19 @@ impl World {
         match self.random.below(16) {
             0..4 => {
                 let suspend = !job.spec.suspend;
+                self.met(Met::UserSuspends);
                 self.say(|_| format!("user sets suspend={suspend} of {key}"));
                 self.api.edit_job(key, |job| job.spec.suspend = suspend);
             }
             4..8 => {
                 let parallelism = self.random.between(0, 7);
+                self.met(Met::UserScales);
                 self.say(|_| format!("user scales {key} to {parallelism}"));
                 self.api.edit_job(key, |job| job.spec.parallelism = parallelism);
             }
             8..10 if job.is_indexed() && job.spec.success_policy.is_none() => {
                 let size = self.random.between(0, 7);
+                self.met(Met::UserResizes);
                 self.say(|_| format!("user resizes {key} to {size}"));
                 self.ledger.resized(&job.uid);
                 self.api.edit_job(key, |job| {
@@ -47,6 +51,7 @@ impl World {
             }
             10 => {
                 let deadline = self.random.between(1, 120);
+                self.met(Met::UserSetsDeadline);
                 self.say(|_| format!("user sets a deadline of {deadline} s for {key}"));
                 self.api.edit_job(key, |job| {
                     job.spec.active_deadline_seconds = Some(i64::from(deadline));
@@ -68,6 +73,7 @@ impl World {
             Propagation::Foreground,
             Propagation::Orphan,
         ]);
+        self.met(Met::UserDeletesJob);
         self.say(|_| format!("user deletes {key}: {how:?}"));
         self.api.delete_job(key, how);
         if self.random.percent(30) {
@@ -92,10 +98,12 @@ impl World {
         let uid = &pod.uid;
         match self.random.below(10) {
             0..4 => {
+                self.met(Met::UserDeletesPod);
                 self.say(|_| format!("user deletes {uid}"));
                 let _ = self.api.delete_pod(uid, GRACE_SECONDS);
             }
             4 => {
+                self.met(Met::UserForces);
                 self.say(|_| format!("user deletes {uid} by force"));
                 let _ = self.api.delete_pod(uid, 0);
             }

@@ -11,6 +11,7 @@ use epilogue_common::watch_event::WatchEvent;
 
 use super::api::{Api, Sighting, node_view};
 use super::process::Life;
+use super::situations::Met;
 use super::world::{Event, World};
 
 /// The kinds that are watched.
@@ -300,11 +301,13 @@ impl World {
     fn watch_delay(&mut self, kind: Kind) -> Duration {
         let stalls = !self.is_quiet() && self.behaviour.watch_stalls > 0;
         if kind == Kind::Nodes && stalls && self.random.percent(20) {
+            self.met(Met::WatchStalls);
             return self.random.millis(10_000, 200_000);
         }
         if self.is_quiet() || !self.random.per_mille(self.behaviour.watch_stalls) {
             return self.random.millis(1, 30);
         }
+        self.met(Met::WatchStalls);
         match self.random.below(10) {
             0 => self.random.millis(10_000, 400_000),
             1..4 => self.random.millis(2_000, 20_000),
@@ -320,6 +323,7 @@ impl World {
             return;
         }
         if !self.is_quiet() && self.random.per_mille(self.behaviour.watch_breaks) {
+            self.met(Met::WatchBreaks);
             self.relist(number, kind);
             return;
         }

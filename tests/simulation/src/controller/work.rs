@@ -17,6 +17,7 @@ use super::Sabotage;
 use super::agenda::Moment;
 use super::calls::described;
 use super::process::Life;
+use super::situations::Met;
 use super::world::{Event, World};
 
 /// A piece of work in hand.
@@ -191,6 +192,7 @@ impl World {
         if deposed && self.random.percent(30) {
             self.random.millis(500, 20_000)
         } else if !self.is_quiet() && self.random.per_mille(self.behaviour.slow_calls) {
+            self.met(Met::SlowCall);
             self.random.millis(200, 10_000)
         } else {
             self.random.millis(1, 12)
@@ -200,10 +202,13 @@ impl World {
     /// A call reaches the API, unless it is lost.
     pub(super) fn commit(&mut self, number: usize, id: u64, call: usize) {
         let life = self.processes[number].life;
-        if life == Life::Dead && self.random.percent(50) {
-            return;
-        }
         let Some((request, job, planned)) = self.request(number, id, call) else { return };
+        if life == Life::Dead {
+            self.met_crash_in(&request);
+            if self.random.percent(50) {
+                return;
+            }
+        }
         self.stats.calls += 1;
         let outcome = self.attempt(number, &request, job.as_ref(), planned.as_ref());
         if outcome.is_err() {
