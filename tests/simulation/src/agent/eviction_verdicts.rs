@@ -67,9 +67,11 @@ impl World {
                 // node, from the agent of the next boot.
                 let of_shutdown = message == SHUTDOWN_MESSAGE && self.logind.announcements > 0;
                 let of_boot = self.boot > 1 && message == LOST_MESSAGE;
+                // A mark may come before the end that shows a victim of its own limit.
+                let beyond = self.is_beyond_own(&pod.uid) || self.is_own_limit_victim(&pod.uid);
                 if resource_of(&message).is_some() {
                     self.choose(pod, &message);
-                } else if self.is_own_limit_victim(&pod.uid) && !of_shutdown && !of_boot {
+                } else if beyond && !of_shutdown && !of_boot {
                     self.violate(&format!("{} exceeds its own limit and is marked", pod.name));
                 }
             }
@@ -104,11 +106,15 @@ impl World {
         }
     }
 
+    fn is_beyond_own(&mut self, uid: &PodUid) -> bool {
+        self.note_beyond_own();
+        self.ledger.pressure.beyond_own.contains(uid)
+    }
+
     /// Only its end shows that a pod is a victim of its own limit.
     fn infer_own_limit(&mut self, pod: &PodRef) {
-        self.note_beyond_own();
         let deleted = self.ledger.reported.get(&pod.uid).is_some_and(PodView::is_terminating);
-        let beyond = self.ledger.pressure.beyond_own.contains(&pod.uid);
+        let beyond = self.is_beyond_own(&pod.uid);
         if self.ledger.shutdown.is_none() && !deleted && beyond {
             return self.choose(pod, "");
         }

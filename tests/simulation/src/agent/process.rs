@@ -142,6 +142,9 @@ impl World {
             return;
         }
         self.ledger_hears_result(id, &result);
+        if self.is_forged(id) {
+            return;
+        }
         let result = self.misanswered(result);
         self.agent_handles(Event::Finished { id, result });
     }

@@ -115,11 +115,7 @@ impl World {
             | (Sabotage::NeverMark, Action::PatchStatus { purpose: Purpose::Mark, .. }) => None,
             (Sabotage::ReleaseAtOnce, Action::Journal(records)) => {
                 if self.ledger.shutdown.is_some() && self.logind.agent_lock.is_some() {
-                    self.judge_release();
-                    self.logind.agent_lock = None;
-                    self.after(std::time::Duration::ZERO, super::world::Life::World, |w| {
-                        w.locks_changed();
-                    });
+                    self.forge(Action::ReleaseLock);
                 }
                 Some(Action::Journal(records))
             }

@@ -41,6 +41,21 @@ impl World {
         let Some(action) = self.sabotaged(action) else {
             return self.finish_after(Duration::from_millis(1), id, ActionResult::Done(Ok(())));
         };
+        self.carry_out(id, action);
+    }
+
+    /// Carries out an action that a broken agent would give besides its own: the agent does not
+    /// hear of its end.
+    pub(super) fn forge(&mut self, action: Action) {
+        self.forged += 1;
+        self.carry_out(ActionId(u64::MAX - self.forged), action);
+    }
+
+    pub(super) fn is_forged(&self, id: ActionId) -> bool {
+        id.0 >= u64::MAX - self.forged
+    }
+
+    fn carry_out(&mut self, id: ActionId, action: Action) {
         self.log(|_| format!("  ACTION  {}", super::print::action(id, &action)));
         self.judge_action(id, &action);
         if matches!(action, Action::Log(_)) {

@@ -86,13 +86,9 @@ impl World {
                 self.evict_another(&pod.uid);
                 Some(action)
             }
-            Sabotage::MarkOwnLimits => {
-                self.judge_pressure_action(&action);
-                if self.is_own_limit_victim(&pod.uid) {
-                    let purpose = Purpose::Mark;
-                    let body = self.mark_body("Container a exceeded its limit. ");
-                    self.judge_pressure_action(&Action::PatchStatus { pod, purpose, body });
-                }
+            Sabotage::MarkOwnLimits if self.ledger.pressure.beyond_own.contains(&pod.uid) => {
+                let body = self.mark_body("Container a exceeded its limit. ");
+                self.forge(Action::PatchStatus { pod, purpose: Purpose::Mark, body });
                 Some(action)
             }
             _ => Some(action),
@@ -130,22 +126,19 @@ impl World {
             return;
         };
         let body = self.mark_body(&words);
-        let purpose = Purpose::Mark;
-        let mark = Action::PatchStatus { pod: pod.clone(), purpose, body: body.clone() };
-        self.judge_pressure_action(&mark);
-        let _taken = self.api.patch_status(&pod.name, &body);
-        // The first pod is not terminated yet.
-        self.after(Duration::from_millis(1), Life::World, move |w| {
-            w.judge_eviction(&pod, false);
-            let _taken = w.api.delete(&pod.name, &pod.uid, 1);
+        self.forge(Action::PatchStatus { pod: pod.clone(), purpose: Purpose::Mark, body });
+        // The mark is set by then, and the first pod is not terminated yet.
+        let Some(run) = self.agent_run() else { return };
+        self.after(Duration::from_millis(100), Life::Agent(run), move |w| {
+            w.forge(Action::DeletePod { pod, grace_seconds: 1 });
         });
     }
 
     fn act_on_observation(&mut self, message: &str, pod: Option<PodRef>) {
         let words = message.strip_prefix("It would be evicted: ");
         if let (Some(words), Some(pod)) = (words, pod) {
-            let (body, purpose) = (self.mark_body(words), Purpose::Mark);
-            self.judge_pressure_action(&Action::PatchStatus { pod, purpose, body });
+            let body = self.mark_body(words);
+            self.forge(Action::PatchStatus { pod, purpose: Purpose::Mark, body });
         }
     }
 
@@ -155,10 +148,13 @@ impl World {
         match sabotage {
             Sabotage::NeverUnstick if stuck => return None,
             Sabotage::FailOften if stuck => {
+                let mut body = body.clone();
+                if let Some(metadata) = body["metadata"].as_object_mut() {
+                    metadata.remove("resourceVersion");
+                }
                 for _ in 0..4 * self.runs {
-                    if let Some(stored) = &stored {
-                        self.judge_stuck(stored, stored);
-                    }
+                    let (pod, body) = (pod.clone(), body.clone());
+                    self.forge(Action::PatchStatus { pod, purpose: Purpose::Fail, body });
                 }
             }
             _ => {}

@@ -56,7 +56,12 @@ impl World {
             let words = || format!("{name} was deleted by others and is called disrupted");
             self.judge(Met::StuckOfOthers, marked, words);
         }
-        let writes = self.ledger.pressure.unstuck.entry(uid).or_default();
+    }
+
+    /// Judges how often the API has accepted such a phase, also of a pod that has it already.
+    pub(super) fn judge_stuck_again(&mut self, before: &Stored) {
+        let name = before.name().to_owned();
+        let writes = self.ledger.pressure.unstuck.entry(before.uid().clone()).or_default();
         *writes += 1;
         let most = WRITES_MAX * u32::try_from(self.runs).unwrap_or(u32::MAX);
         if *writes > most {

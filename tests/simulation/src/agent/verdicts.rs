@@ -235,6 +235,9 @@ impl World {
         if purpose == Purpose::Cause {
             self.judge_oom_condition(before, after);
         }
+        if purpose == Purpose::Fail && self.is_of_stuck(before, body) && !issued.in_shutdown {
+            self.judge_stuck_again(before);
+        }
         if after.is_marked() {
             let words = || format!("{name} is marked without any shutdown");
             self.judge(Met::MarkArrives, self.logind.announcements == 0, words);

@@ -84,6 +84,8 @@ pub(super) struct World {
     pub(super) runs: u64,
     pub(super) kernel: Kernel,
     pub(super) last_sample: Option<Sample>,
+    /// Number of actions that a broken agent has given besides its own.
+    pub(super) forged: u64,
     /// Strain uses a generator of its own, so that other seeds stay as they were.
     pub(super) strain_random: Random,
     /// What crosses its calls, too.
@@ -134,6 +136,7 @@ impl World {
             runs: 0,
             kernel: Kernel::default(),
             last_sample: None,
+            forged: 0,
             strain_random,
             cross_random,
             deserted: false,
