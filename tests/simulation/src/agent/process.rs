@@ -10,8 +10,7 @@ use agent_core::protocol::event::{ActionResult, Event, Now};
 
 use super::logind::Stage;
 use super::sabotage::Sabotage;
-use super::situations::KilledAfter;
-use super::verdicts::is_check;
+use super::situations::{KilledAfter, is_check};
 use super::world::{Life, World};
 use crate::controller::agenda::Moment;
 

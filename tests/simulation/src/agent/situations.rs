@@ -166,6 +166,7 @@ situations! {
     KilledAfterDeletePod: "killed after DeletePod";
     KilledAfterStopPod: "killed after StopPod";
     KilledAfterInspectPod: "killed after InspectPod";
+    KilledAfterListRuntimePods: "killed after ListRuntimePods";
 }
 
 impl World {
@@ -321,6 +322,11 @@ impl FromStr for Stage {
     }
 }
 
+/// Whether the action acts on nothing.
+pub(super) fn is_check(action: &Action) -> bool {
+    matches!(action, Action::Log(_) | Action::Measure | Action::MeasurePods { .. })
+}
+
 /// The action after which a process may be killed.
 #[derive(Clone, Copy)]
 pub(super) struct KilledAfter(Option<Met>);
@@ -343,6 +349,7 @@ impl KilledAfter {
             Action::DeletePod { .. } => Some(Met::KilledAfterDeletePod),
             Action::StopPod { .. } => Some(Met::KilledAfterStopPod),
             Action::InspectPod(_) => Some(Met::KilledAfterInspectPod),
+            Action::ListRuntimePods => Some(Met::KilledAfterListRuntimePods),
             _ => None,
         })
     }

@@ -130,7 +130,8 @@ impl World {
         // The mark is set by then, and the first pod is not terminated yet.
         let Some(run) = self.agent_run() else { return };
         self.after(Duration::from_millis(100), Life::Agent(run), move |w| {
-            w.forge(Action::DeletePod { pod, grace_seconds: 1 });
+            let version = w.api.version_of(&pod.uid);
+            w.forge(Action::DeletePod { pod, version, grace_seconds: 1 });
         });
     }
 

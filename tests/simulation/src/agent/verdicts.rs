@@ -17,7 +17,7 @@ use super::api::Stored;
 use super::logind::Stage;
 use super::merge::forbidden;
 use super::sinks::Issued;
-use super::situations::Met;
+use super::situations::{Met, is_check};
 use super::wire::Verb;
 use super::world::{World, name_of};
 
@@ -32,11 +32,6 @@ const DRAINED_LASTS: Duration = Duration::from_millis(1_100);
 pub(super) const ENDED_LONG_BEFORE: Duration = Duration::from_secs(12);
 /// How early the agent may release the lock without a reason.
 const EARLY: Duration = Duration::from_millis(50);
-
-/// Whether the action acts on nothing.
-pub(super) fn is_check(action: &Action) -> bool {
-    matches!(action, Action::Log(_) | Action::Measure | Action::MeasurePods { .. })
-}
 
 impl World {
     pub(super) fn mode(&self) -> Option<Mode> {
