@@ -11,6 +11,7 @@ mod purity;
 mod shape;
 mod sources;
 mod syntax;
+mod verdicts;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,6 +88,17 @@ fn rules_of_the_command_line_touch_nothing() {
         if is_rule(source) { purity::io_in_rules(&source.text) } else { Vec::new() }
     };
     hold(rule, &violations(&sources, check));
+}
+
+#[test]
+fn verdicts_borrow_no_decision_of_the_code_they_judge() {
+    let sources = sources::all();
+    let judges = |source: &Source| verdicts::judges(&source.path);
+    assert!(sources.iter().filter(|source| judges(source)).count() > 10, "the verdicts have moved");
+    let check = |source: &Source| {
+        if judges(source) { verdicts::borrowed(&source.text) } else { Vec::new() }
+    };
+    hold("a verdict states its promise in its own words", &violations(&sources, check));
 }
 
 #[test]

@@ -3,17 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use agent_core::pod::{
-    Details, Disruption, Phase, PodRef, PodUid, PodView, TERMINATION_BY_KUBELET,
-};
+use agent_core::pod::{Details, Disruption, Phase, PodRef, PodUid, PodView};
 use agent_core::protocol::event::{ActionResult, NodeView};
-use agent_core::termination::patches::SHUTDOWN_MESSAGE;
 use epilogue_common::names::pod_condition::{DISRUPTION_TARGET, OOM_KILLED};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::merge::merge;
+use super::promises;
 
 /// A pod as it is stored.
 #[derive(Clone, Debug)]
@@ -149,7 +147,7 @@ impl Stored {
     /// Whether it is True with the reason of a kubelet, or of an agent in its place.
     pub(crate) fn is_ours(&self) -> bool {
         self.condition(DISRUPTION_TARGET).is_some_and(|condition| {
-            condition["status"] == "True" && condition["reason"] == TERMINATION_BY_KUBELET
+            condition["status"] == "True" && condition["reason"] == promises::REASON
         })
     }
 
@@ -157,8 +155,8 @@ impl Stored {
     pub(crate) fn is_marked(&self) -> bool {
         self.condition(DISRUPTION_TARGET).is_some_and(|condition| {
             condition["status"] == "True"
-                && condition["reason"] == TERMINATION_BY_KUBELET
-                && condition["message"] == SHUTDOWN_MESSAGE
+                && condition["reason"] == promises::REASON
+                && condition["message"] == promises::SHUTDOWN_MESSAGE
         })
     }
 }

@@ -6,7 +6,6 @@ use agent_core::agent::Enforcement;
 use agent_core::pod::{PodUid, PodView};
 use agent_core::pressure::signal::Signal;
 use agent_core::protocol::action::{Action, Line, Notice, PodRef, Purpose};
-use agent_core::termination::patches::{LOST_MESSAGE, SHUTDOWN_MESSAGE};
 use epilogue_common::names::node_condition;
 use serde_json::Value;
 
@@ -15,6 +14,7 @@ use super::kubelet::Health;
 use super::kubelet_evictions::CRITICAL;
 use super::logind::Stage;
 use super::pressure_ledger::Victim;
+use super::promises;
 use super::situations::Met;
 use super::world::{World, name_of};
 use crate::controller::agenda::Moment;
@@ -65,8 +65,9 @@ impl World {
                 let message = mark_of(body).unwrap_or_default().to_owned();
                 // A victim that went down with its node gets the shutdown's mark, or that of a lost
                 // node, from the agent of the next boot.
-                let of_shutdown = message == SHUTDOWN_MESSAGE && self.logind.announcements > 0;
-                let of_boot = self.boot > 1 && message == LOST_MESSAGE;
+                let of_shutdown =
+                    message == promises::SHUTDOWN_MESSAGE && self.logind.announcements > 0;
+                let of_boot = self.boot > 1 && message == promises::LOST_MESSAGE;
                 // A mark may come before the end that shows a victim of its own limit.
                 let beyond = self.is_beyond_own(&pod.uid) || self.is_own_limit_victim(&pod.uid);
                 if resource_of(&message).is_some() {
@@ -153,7 +154,7 @@ impl World {
         let now = self.now();
         let before = self.victim(&pod.uid).cloned();
         let pressure = &self.ledger.pressure;
-        let is_of = |signal: &Signal| Some(signal.resource()) == resource.as_deref();
+        let is_of = |signal: &Signal| Some(promises::resource(*signal).0) == resource.as_deref();
         let fresh = |at: &Moment| now.saturating_sub(*at) < SHORTAGE_LASTS;
         let mut reported = pressure.reported_short.iter();
         let short = reported.any(|(signal, at)| is_of(signal) && fresh(at));
@@ -197,7 +198,7 @@ impl World {
         let mut named = thresholds.iter().filter(|threshold| {
             let units = threshold.limit.units(self.left(threshold.signal).capacity);
             let named = threshold.signal.quantity(units).to_string() == quantity;
-            named && threshold.signal.resource() == resource
+            named && promises::resource(threshold.signal).0 == resource
         });
         named.clone().next().is_none() || named.any(|threshold| threshold.grace.is_none())
     }
@@ -221,8 +222,7 @@ impl World {
 
     /// The agent evicts no pod while the kubelet evicts for the same resource. ([EV29])
     fn judge_alongside_kubelet(&mut self, pod: &PodRef, resource: &str) {
-        let of = Signal::ALL.into_iter().find(|signal| signal.resource() == resource);
-        let condition = of.map(Signal::node_condition).unwrap_or_default();
+        let condition = promises::condition_of(resource).unwrap_or_default();
         if self.ledger.pressure.reported_conditions.iter().any(|reported| reported == condition) {
             let what = format!("{} is evicted while the kubelet says {condition}", pod.name);
             self.violate(&what);
@@ -242,7 +242,7 @@ impl World {
             self.judge(Met::EvictionIssued, !marked, words);
         }
         let view = stored.view();
-        let again = !view.cannot_run_again() || !view.sidecars.is_empty();
+        let again = !promises::had_its_only_run(&view) || !view.sidecars.is_empty();
         if stops && self.kubelet.health == Health::Live && !in_shutdown {
             let name = &pod.name;
             let words = || format!("{name} may run again and is stopped under a live kubelet");

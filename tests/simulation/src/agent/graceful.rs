@@ -3,19 +3,19 @@
 
 use std::time::Duration;
 
-use agent_core::pod::{PodUid, TERMINATION_BY_KUBELET};
+use agent_core::pod::PodUid;
 use agent_core::protocol::event::Event;
 use agent_core::protocol::node::{Healthz, KubeletFacts};
-use agent_core::termination::patches::SHUTDOWN_MESSAGE;
 use serde_json::json;
 
 use super::kubelet::{Health, Stage};
 use super::logind::Stage as Shutdown;
+use super::promises;
 use super::world::{Life, World};
 use crate::controller::agenda::Moment;
 
 /// Reason and message of the pods that it terminates.
-pub(super) const WORDS: (&str, &str) = ("Terminated", SHUTDOWN_MESSAGE);
+pub(super) const WORDS: (&str, &str) = ("Terminated", promises::SHUTDOWN_MESSAGE);
 
 /// Shutdown state of one run of the kubelet.
 #[derive(Debug, Default)]
@@ -97,7 +97,7 @@ impl World {
                 worker.words = Some(WORDS);
                 worker.disruption = Some(json!({
                     "type": "DisruptionTarget", "status": "True",
-                    "reason": TERMINATION_BY_KUBELET, "message": SHUTDOWN_MESSAGE,
+                    "reason": promises::REASON, "message": promises::SHUTDOWN_MESSAGE,
                     "lastTransitionTime": at,
                 }));
             }

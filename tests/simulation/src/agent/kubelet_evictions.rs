@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use agent_core::pod::{PodUid, TERMINATION_BY_KUBELET};
+use agent_core::pod::PodUid;
 use agent_core::pressure::signal::Signal;
 use agent_core::protocol::node::KubeletEviction;
 use serde_json::json;
 
 use super::kubelet::Stage;
+use super::promises;
 use super::situations::Met;
 use super::world::{Life, World, name_of};
 use crate::controller::agenda::Moment;
@@ -130,7 +131,7 @@ impl World {
             if disrupts {
                 worker.disruption = Some(json!({
                     "type": "DisruptionTarget", "status": "True",
-                    "reason": TERMINATION_BY_KUBELET, "message": message,
+                    "reason": promises::REASON, "message": message,
                     "lastTransitionTime": at,
                 }));
             }

@@ -4,18 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use agent_core::pod::{Owner, PodUid, PodView, TERMINATION_BY_KUBELET};
+use agent_core::pod::{Owner, PodUid, PodView};
 use agent_core::protocol::action::ActionId;
 use agent_core::protocol::event::{ActionResult, Event};
 use agent_core::protocol::node::KubeletFacts;
 use agent_core::shutdown::Mode;
-use agent_core::shutdown::budget::{Budget, GRANTED_DEFAULT};
 use epilogue_common::outcome::FailureKind;
 
 use super::api::{Change, Stored};
 use super::kernel::Kill;
 use super::logind::Stage;
 use super::pressure_ledger::PressureLedger;
+use super::promises;
 use super::situations::Met;
 use super::verdicts::ENDED_LONG_BEFORE;
 use super::world::World;
@@ -143,21 +143,21 @@ impl Ledger {
     }
 
     fn reported_of(&mut self, view: PodView, now: Moment) {
-        if view.is_terminal() {
+        if promises::is_terminal(&view) {
             self.reported_terminal.entry(view.uid.clone()).or_insert(now);
         }
         self.reported.insert(view.uid.clone(), view);
     }
 
     fn begin_shutdown(&mut self, granted: Option<Duration>, heard: bool, now: Moment) {
-        let granted = granted.or(self.granted).unwrap_or(GRANTED_DEFAULT);
-        let budget = Budget::of(granted);
-        let alive = self.reported.values().filter(|view| !view.is_terminal());
+        let granted = granted.or(self.granted).unwrap_or(promises::DELAY_DEFAULT);
+        let times = promises::times(granted);
+        let alive = self.reported.values().filter(|view| !promises::is_terminal(view));
         self.shutdown = Some(Shutdown {
             reported_at: now,
-            last_writes: now + budget.timetable().last_writes,
-            end: now + budget.timetable().end,
-            latest: now + budget.timetable().end + budget.margin / 2,
+            last_writes: now + times.last_writes,
+            end: now + times.end,
+            latest: now + times.end + times.left / 2,
             heard,
             inherited: false,
             pods: alive.map(|view| view.uid.clone()).collect(),
@@ -184,7 +184,7 @@ impl World {
                 if let Some(shutdown) =
                     ledger.shutdown.as_mut().filter(|shutdown| shutdown.pods.is_empty())
                 {
-                    let alive = views.iter().filter(|view| !view.is_terminal());
+                    let alive = views.iter().filter(|view| !promises::is_terminal(view));
                     shutdown.pods = alive.map(|view| view.uid.clone()).collect();
                 }
             }
@@ -244,8 +244,13 @@ impl World {
             Some(Some(false)) => self.met(Met::UnarmedKubelet),
             _ => {}
         }
-        let alive: Vec<PodView> =
-            self.ledger.reported.values().filter(|view| !view.is_terminal()).cloned().collect();
+        let alive: Vec<PodView> = self
+            .ledger
+            .reported
+            .values()
+            .filter(|view| !promises::is_terminal(view))
+            .cloned()
+            .collect();
         let observes = !self.behaviour.settings.enforce;
         let dead = !self.kubelet.is_live();
         for view in alive {
@@ -253,10 +258,10 @@ impl World {
             let (is_static, is_own) = (nature.is_static, nature.is_own);
             let daemon = view.owner == Owner::DaemonSet && mode == Some(Mode::Replace);
             let foreign = view.disruption.as_ref().is_some_and(|disruption| {
-                disruption.stands && disruption.reason != TERMINATION_BY_KUBELET
+                disruption.stands && disruption.reason != promises::REASON
             });
             let ended_at = self.runtime.all_ended_at(&view.uid).filter(|_| dead);
-            let ended = view.cannot_run_again()
+            let ended = promises::had_its_only_run(&view)
                 && ended_at.is_some_and(|at| at + ENDED_LONG_BEFORE < self.now());
             let found = [
                 (is_static, Met::StaticInShutdown),

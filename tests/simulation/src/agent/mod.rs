@@ -22,6 +22,7 @@ mod population;
 mod pressure_ledger;
 pub(crate) mod print;
 mod process;
+mod promises;
 mod refusing;
 mod reports;
 mod runtime;

@@ -10,6 +10,7 @@ use agent_core::protocol::event::{ActionResult, NodeView};
 use agent_core::protocol::pressure::Sample;
 
 use super::logind::Stage;
+use super::promises;
 use super::situations::Met;
 use super::world::World;
 use crate::controller::agenda::Moment;
@@ -91,7 +92,7 @@ impl World {
         for threshold in &self.behaviour.settings.features.eviction.thresholds {
             let Some(measured) = sample.signals.get(&threshold.signal) else { continue };
             let found = measured.observation;
-            if threshold.is_met(found.available, found.capacity, true) {
+            if promises::may_reclaim(threshold, found.available, found.capacity) {
                 any = true;
                 fresh |= short.insert(threshold.signal, now).is_none();
             }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use agent_core::pod::{Owner, PodUid, PodView};
 use agent_core::shutdown::Mode;
-use agent_core::shutdown::budget::Budget;
 use agent_core::shutdown::candidates::BarePods;
 
+use super::promises;
 use super::sabotage::Sabotage;
 use super::situations::Met;
 use super::wire::Verb;
@@ -103,7 +103,7 @@ impl World {
     /// Whether the agent could mark the pod at a moment.
     pub(super) fn may_be_marked(&self, uid: &PodUid, at: Moment) -> bool {
         // An agent with little time terminates pods without marks before that time is over.
-        let time_to_kill = Budget::of(self.logind.delay).timetable().kill;
+        let time_to_kill = promises::times(self.logind.delay).to_end;
         let too_late =
             self.behaviour.refusing.late.is_some_and(|late| late + CATCHES_UP > time_to_kill);
         let late = too_late || at < self.wire.refused_until + CATCHES_UP;

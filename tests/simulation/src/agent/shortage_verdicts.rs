@@ -11,6 +11,7 @@ use agent_core::shutdown::candidates::BarePods;
 use super::kubelet::Health;
 use super::logind::Stage;
 use super::pressure_ledger::Victim;
+use super::promises;
 use super::situations::Met;
 use super::world::World;
 use crate::controller::agenda::Moment;
@@ -73,7 +74,7 @@ impl World {
         let thresholds = settings.features.eviction.thresholds.iter().enumerate();
         let met = thresholds.filter(|(_, threshold)| {
             let found = self.left_of(threshold.signal, used);
-            threshold.is_met(found.available, found.capacity, false)
+            promises::is_short(threshold, found.available, found.capacity)
                 && self.is_before_kubelet(threshold.signal, found.capacity)
         });
         met.map(|(number, _)| number).collect()
@@ -83,13 +84,14 @@ impl World {
     fn time_to_relieve(&self, threshold: &Threshold, since: Moment) -> Option<Duration> {
         let signal = threshold.signal;
         let found = self.left(signal);
-        let missing = threshold.limit.units(found.capacity).saturating_sub(found.available);
+        let missing =
+            promises::amount(threshold.limit, found.capacity).saturating_sub(found.available);
         // The victim of a soft threshold has the grace of its own specification to end.
         let waits = threshold.grace.is_some() && self.a_soft_victim_ends();
         if waits || self.is_left_to_kubelet(signal) || !self.has_candidate(signal, missing) {
             return None;
         }
-        let usual = if signal.node_condition() == "DiskPressure" {
+        let usual = if promises::resource(signal).1 == "DiskPressure" {
             let victims = &self.ledger.pressure.victims;
             let after = victims.values().filter(|victim| victim.chosen_at >= since).count();
             DISK_PRESSURE_LASTS + FILES_LAST * u32::try_from(after).unwrap_or(u32::MAX)
@@ -127,12 +129,12 @@ impl World {
         let settings = &self.behaviour.settings;
         view.owner == Owner::None
             && settings.bare_pods == BarePods::Leave
-            && !(view.cannot_run_again() && settings.runtime)
+            && !(promises::had_its_only_run(view) && settings.runtime)
     }
 
     fn use_of_resource(&self, uid: &PodUid, signal: Signal) -> u64 {
         let used = self.use_of(uid);
-        match signal.resource() {
+        match promises::resource(signal).0 {
             "memory" => used.memory,
             "pids" => used.tasks,
             _ => used.disk,
@@ -143,14 +145,14 @@ impl World {
     /// observes it.
     fn is_before_kubelet(&self, signal: Signal, capacity: u64) -> bool {
         let Some((memory, disk, tasks)) = self.behaviour.strain.kubelet_limits else { return true };
-        let theirs = match signal.node_condition() {
+        let theirs = match promises::resource(signal).1 {
             "MemoryPressure" => memory,
             "PIDPressure" => tasks,
             _ => disk,
         };
         let ours = self.behaviour.settings.features.eviction.thresholds.iter();
         let mut ours = ours.filter(|threshold| threshold.signal == signal);
-        ours.all(|threshold| threshold.limit.units(capacity) > theirs)
+        ours.all(|threshold| promises::amount(threshold.limit, capacity) > theirs)
     }
 
     /// Whether evictable pods use the missing amount, and every one of them can end.

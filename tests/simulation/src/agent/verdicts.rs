@@ -4,18 +4,17 @@
 use std::mem;
 use std::time::Duration;
 
-use agent_core::pod::{Owner, Phase, PodUid, PodView, RestartPolicy};
+use agent_core::pod::{Owner, PodUid, PodView, RestartPolicy};
 use agent_core::protocol::action::{Action, ActionId, PodRef, Purpose};
 use agent_core::protocol::node::Healthz;
 use agent_core::shutdown::Mode;
-use agent_core::shutdown::budget::{Budget, FLUSH_MARGIN, wanted_delay};
-use agent_core::shutdown::candidates::{Scope, excluded, is_ended_by_us};
 use epilogue_common::names::node::TERMINATED_AT;
 use serde_json::Value;
 
 use super::api::Stored;
 use super::logind::Stage;
 use super::merge::forbidden;
+use super::promises;
 use super::sinks::Issued;
 use super::situations::{Met, is_check};
 use super::wire::Verb;
@@ -261,7 +260,7 @@ impl World {
         let in_time = issued.at < reported_at + Duration::from_millis(100);
         // A pod whose containers start again has not ended: it waits for its next start, which the
         // shutdown takes from it.
-        let ends = pod.view().cannot_run_again();
+        let ends = promises::had_its_only_run(&pod.view());
         if asks && ends && in_time && ended_at + ENDED_LONG_BEFORE < reported_at {
             let name = pod.name().to_owned();
             self.violate(&format!("{name} is called disrupted, and had ended long before"));
@@ -410,22 +409,12 @@ impl World {
         if settings.priority_groups.is_none() || (!settings.runtime && !works) {
             return Vec::new();
         }
-        let needed = Budget::of(wanted_delay(settings.priority_groups.as_ref(), None)).timetable();
-        let scope = Scope {
-            mode,
-            own_pod: settings.own_pod.clone(),
-            priority_max: settings.priority_max,
-            bare_pods: settings.bare_pods,
-        };
+        let needed = promises::times(promises::needed(settings).unwrap_or_default());
         let reported_pods =
             self.ledger.reported.values().filter(|view| shutdown.pods.contains(&view.uid));
         // A working kubelet reports more of a pod whose containers run in its final phase. ([SD17])
         let awaits_more = mode == Mode::Assist && works;
-        let half = |view: &PodView| {
-            let reported_pods = awaits_more && view.is_terminal() && view.running_since.is_some();
-            reported_pods
-                && excluded(&PodView { phase: Phase::Running, ..view.clone() }, &scope).is_none()
-        };
+        let half = |view: &PodView| awaits_more && view.running_since.is_some();
         // The kubelet reports a pod that ended well, even if it is dead now. ([AP4])
         let reported = |view: &PodView| {
             // Nor does it report more of a pod that the agent failed by proof, with the lever.
@@ -446,8 +435,9 @@ impl World {
             ended || left || (late && !self.ledger.deleted.contains(&view.uid))
         };
         let awaited = reported_pods.filter(|view| {
-            (excluded(view, &scope).is_none() || half(view))
-                && (mode != Mode::Replace || is_ended_by_us(view, &scope))
+            (!promises::is_terminal(view) || half(view))
+                && promises::concerns(view, mode, settings)
+                && (mode != Mode::Replace || promises::is_waited_for(view, settings))
                 && !reported(view)
                 && (protected || !self.is_protected(view, mode))
         });
@@ -468,11 +458,11 @@ impl World {
         // Assist holds the lock no longer than the kubelet's sum and ten seconds. ([AP13])
         let groups = self.behaviour.groups.as_deref().unwrap_or_default();
         let sum: u64 = groups.iter().map(|(_, seconds)| seconds).sum();
-        let sum = Duration::from_secs(sum) + FLUSH_MARGIN;
+        let sum = Duration::from_secs(sum) + promises::FOR_REPORTS;
         let assists = self.mode() == Some(Mode::Assist);
         // The other modes hold it no longer than their own priority groups and reports need.
-        let priority_groups = self.behaviour.settings.priority_groups.as_ref();
-        let wanted = Budget::of(wanted_delay(priority_groups, None)).timetable().end;
+        let needed = promises::needed(&self.behaviour.settings).unwrap_or_default();
+        let wanted = promises::times(needed).end;
         let enough = elapsed + EARLY >= if assists { sum } else { wanted };
         let futile =
             self.behaviour.forbidden.is_some() || self.behaviour.settings.priority_groups.is_none();

@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use controller_core::job::{ClaimKind, IndexSet};
+use controller_core::job::ClaimKind;
 use controller_core::view::{Job, Phase, Pod, Uid, Version};
 use epilogue_common::names::job_condition;
 use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::api::{Api, Sighting};
+use super::indexes::Indexes;
 use super::release_rules::{self, Standing};
 use super::situations::{Counts, Met};
 
@@ -238,8 +239,7 @@ impl Ledger {
                 ("completed", &job.status.completed_indexes),
                 ("failed", &job.status.failed_indexes),
             ] {
-                let text = text.as_deref().unwrap_or_default();
-                if IndexSet::parse(text, bound).contains(index) {
+                if Indexes::of(text.as_deref()).contains(index) {
                     self.violate(format!("{} gets a pod for index {index}, {what}", job.key));
                 }
             }
@@ -399,15 +399,13 @@ impl Ledger {
     /// A succeeded pod that is not counted as failed completes its index; only a user takes it
     /// back, by scaling down. A failed pod fails its index.
     fn indexes(&mut self, job: &Job, new: &JobStatus) {
-        let bound = u32::MAX;
-        let read =
-            |text: &Option<String>| IndexSet::parse(text.as_deref().unwrap_or_default(), bound);
+        let read = |field: &Option<String>| Indexes::of(field.as_deref());
         let (old_set, new_set) =
             (read(&job.status.completed_indexes), read(&new.completed_indexes));
         // Where the API forbids a decrease, the counter may exceed a set that shrank.
         let elastic = job.spec.completions == Some(job.spec.parallelism);
         let kept = !elastic && new.succeeded == job.status.succeeded;
-        if number(new.succeeded) != new_set.len() as usize && !kept {
+        if number(new.succeeded) != new_set.count() && !kept {
             self.violate(format!("{}: succeeded is not the number of indexes", job.key));
         }
         let failed = listed(new).1;

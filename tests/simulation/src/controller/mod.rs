@@ -7,6 +7,7 @@ mod calls;
 mod chaos;
 mod checks;
 mod housekeeping;
+mod indexes;
 mod kubelet;
 mod ledger;
 mod nodes;

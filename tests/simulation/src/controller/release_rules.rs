@@ -1,8 +1,9 @@
 //! Judges when the tracking finalizer of a pod may go, by the decision table ([T17]). It is written
 //! independently, so that the controller does not judge itself.
 
-use controller_core::job::IndexSet;
 use controller_core::view::{Job, Phase, Pod};
+
+use super::indexes::Indexes;
 
 /// State of Job and pod at the time of the release.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +51,7 @@ fn has_ended(job: &Job, index: u32) -> bool {
     let status = &job.status;
     [&status.completed_indexes, &status.failed_indexes]
         .into_iter()
-        .any(|text| IndexSet::parse(text.as_deref().unwrap_or_default(), u32::MAX).contains(index))
+        .any(|field| Indexes::of(field.as_deref()).contains(index))
 }
 
 /// The action of the first rule of the failure policy that matches.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use agent_core::pod::{Phase, TERMINATION_BY_KUBELET};
+use agent_core::pod::Phase;
 use agent_core::protocol::action::Action;
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 
@@ -213,7 +213,7 @@ fn is_foreign(stored: &Stored) -> bool {
 }
 
 fn is_by_kubelet(stored: &Stored) -> bool {
-    has_reason(stored, TERMINATION_BY_KUBELET)
+    has_reason(stored, "TerminationByKubelet")
 }
 
 /// The period of the pods is within the time that is certainly left.
