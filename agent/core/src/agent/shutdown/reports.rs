@@ -5,9 +5,10 @@ use super::super::facts::Facts;
 use super::super::out::Out;
 use super::super::pod_steps::Why;
 use super::{Release, Shutdown};
+use crate::pod::PodView;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::budget::Step;
-use crate::termination::progress::{PATCH_STATUS, Terminator};
+use crate::termination::progress::{PATCH_STATUS, PodTermination, Terminator};
 
 impl Shutdown {
     /// Asks the runtime about every pod without a report. Where it proves that all containers have
@@ -66,9 +67,7 @@ impl Shutdown {
                 stale = true;
                 continue;
             }
-            // A kubelet that came back restarts what we stopped, unless the pod can't run again.
-            let restarts = !pod.is_terminating() && !pod.cannot_run_again();
-            if lives && termination.terminator == Terminator::Stop && restarts {
+            if lives && restarts(pod, termination) {
                 continue;
             }
             if out.refusals.forbids_for(PATCH_STATUS, uid) {
@@ -86,4 +85,15 @@ impl Shutdown {
             self.send_inspects(facts, out);
         }
     }
+}
+
+/// Whether a kubelet that lives starts the pod's containers again: it was only stopped, or the API
+/// did not take its end.
+fn restarts(pod: &PodView, termination: &PodTermination) -> bool {
+    let ends = match termination.terminator {
+        Terminator::Stop => false,
+        Terminator::Delete | Terminator::Deadline => termination.end.is_done(),
+        Terminator::Kubelet | Terminator::None => true,
+    };
+    !ends && !pod.is_to_end() && !pod.cannot_run_again()
 }

@@ -86,6 +86,22 @@ fn a_pod_whose_deletion_was_refused_is_awaited_once_another_client_deletes_it() 
 }
 
 #[test]
+fn a_restarting_pod_whose_deletion_is_refused_is_not_failed_between_two_runs() {
+    // Simulation seed 9665178: the kubelet restarted the container as Failed was on its way.
+    let names = ["a", "b", "c", "d"];
+    let owned = names.map(|name| pod(name).owner(Owner::Other));
+    let mut world = World::standing(settings(), plain(), owned.to_vec());
+    for name in names {
+        refuse(&mut world, &format!("delete {name} 1"));
+        world.containers(name, &[Some(255)]);
+    }
+    world.shutdown(1);
+    world.pass(ms(1_000));
+    assert_eq!(world.done(&["fail"]), [""; 0], "{:?}", world.log);
+    assert_eq!(world.disrupted(), names);
+}
+
+#[test]
 fn a_late_rbac_cache_costs_time_and_no_pod() {
     for (count, seconds) in [(30, 40), (2, 40), (1, 40), (30, 10), (2, 5)] {
         let mut world = replace(count);
