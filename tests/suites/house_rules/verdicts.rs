@@ -9,7 +9,7 @@ const DECISIONS: [&str; 7] = [
     ".is_met(",
     ".node_condition(",
     ".resource()",
-    ".units(capacity",
+    ".units(",
 ];
 
 /// Whether the file judges.

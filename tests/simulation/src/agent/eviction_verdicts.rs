@@ -129,8 +129,12 @@ impl World {
             said if said.contains("pid") => "pids",
             _ => "ephemeral-storage",
         };
+        // "memory.available<1Gi for 5s, 4 left" names the threshold, a stall none.
+        let limit = said.split_once('<').map_or("", |(_, rest)| rest);
+        let quantity = limit.split([' ', ',']).next().unwrap_or_default();
+        let message = format!("{LOW}{resource}. Threshold quantity: {quantity}, ");
         self.met(Met::ForeignVictim);
-        self.choose(pod, &format!("{LOW}{resource}. "));
+        self.choose(pod, &message);
     }
 
     fn judge_evicted_event(&mut self, notice: &Notice) {
@@ -196,7 +200,7 @@ impl World {
         let resource = resource_of(message).unwrap_or_default();
         let thresholds = &self.behaviour.settings.features.eviction.thresholds;
         let mut named = thresholds.iter().filter(|threshold| {
-            let units = threshold.limit.units(self.left(threshold.signal).capacity);
+            let units = promises::amount(threshold.limit, self.left(threshold.signal).capacity);
             let named = threshold.signal.quantity(units).to_string() == quantity;
             named && promises::resource(threshold.signal).0 == resource
         });

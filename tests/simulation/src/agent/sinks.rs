@@ -118,7 +118,9 @@ impl World {
             Action::DeletePod { pod, version, grace_seconds } => {
                 self.call(id, (Verb::DeletePod, Some(&pod.uid.clone())), done, move |w| {
                     w.judge_end(&pod.uid);
-                    w.judge_delete(&pod.uid);
+                    if w.api.version_of(&pod.uid) == version {
+                        w.judge_delete(&pod.uid);
+                    }
                     ActionResult::Done(w.api.delete_at(&pod, &version, grace_seconds))
                 });
             }

@@ -145,7 +145,9 @@ impl World {
 
     fn sabotaged_fail(&mut self, sabotage: Sabotage, pod: PodRef, body: Value) -> Option<Action> {
         let stored = self.api.pods.get(&pod.uid).cloned();
-        let stuck = stored.as_ref().is_some_and(|stored| self.is_of_stuck(stored, &body));
+        let stuck = stored
+            .as_ref()
+            .is_some_and(|stored| Self::is_of_stuck(stored, &body, self.ledger.shutdown.is_some()));
         match sabotage {
             Sabotage::NeverUnstick if stuck => return None,
             Sabotage::FailOften if stuck => {

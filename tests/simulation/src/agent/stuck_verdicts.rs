@@ -24,10 +24,8 @@ const OVERDUE: SignedDuration = SignedDuration::from_secs(100);
 
 impl World {
     /// Whether a `Failed` was written for a pod that hung.
-    pub(super) fn is_of_stuck(&self, before: &Stored, body: &serde_json::Value) -> bool {
-        self.ledger.shutdown.is_none()
-            && before.deletion().is_some()
-            && body["status"]["reason"] != "Evicted"
+    pub(super) fn is_of_stuck(before: &Stored, body: &serde_json::Value, shutdown: bool) -> bool {
+        !shutdown && before.deletion().is_some() && body["status"]["reason"] != "Evicted"
     }
 
     /// Judges such a phase when the API accepts it.

@@ -229,7 +229,7 @@ impl World {
         if purpose == Purpose::Cause {
             self.judge_oom_condition(before, after);
         }
-        if purpose == Purpose::Fail && self.is_of_stuck(before, body) && !issued.in_shutdown {
+        if purpose == Purpose::Fail && Self::is_of_stuck(before, body, issued.in_shutdown) {
             self.judge_stuck_again(before);
         }
         if after.is_marked() {
@@ -272,7 +272,7 @@ impl World {
         let running = self.runtime.running(before.uid());
         let words = || format!("{name} is Failed while {running} of its containers run");
         self.judge(Met::FailArrives, running > 0, words);
-        let stuck = self.is_of_stuck(before, body) && !issued.in_shutdown;
+        let stuck = Self::is_of_stuck(before, body, issued.in_shutdown);
         if stuck {
             self.judge_stuck(before, after);
         }
