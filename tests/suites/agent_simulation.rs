@@ -60,6 +60,12 @@ const KEPT: &[(u64, bool)] = &[
     (9_128_882, false),
     // A mark was refused when the runtime reported that its pod had ended before the shutdown.
     (9_105_540, false),
+    // A kubelet restarted a pod whose deletion was refused, as its Failed was on the way.
+    (9_665_178, false),
+    // A refusal was on its way back as the API granted the same for another pod.
+    (9_667_811, false),
+    // The kubelet came back and reported a pod just after the lock was released.
+    (9_667_855, false),
 ];
 
 /// Seeds that run once per action of the agent, which is killed after it: by turns without other

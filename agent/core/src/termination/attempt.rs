@@ -15,6 +15,8 @@ pub const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Wait before the single retry after a refusal of the pod.
 const REFUSED_WAIT: Duration = Duration::from_secs(1);
+/// A shorter wait is not worth a request.
+const REFUSED_WAIT_MIN: Duration = Duration::from_millis(50);
 
 /// How many failures a conflict follows without a wait. More of them mean that the object cannot be
 /// read, or that another writer never rests.
@@ -270,18 +272,18 @@ impl Attempt {
 
     fn refused(&mut self, now: Duration, pace: Pace, refusal: Refusal, again: Follow) -> Follow {
         self.held_back = true;
-        let at = now + REFUSED_WAIT;
-        let fits = pace.latest.is_none_or(|latest| at < latest);
+        let left = |latest: Duration| latest.saturating_sub(now);
+        let wait = pace.latest.map_or(REFUSED_WAIT, |latest| REFUSED_WAIT.min(left(latest) / 2));
         match refusal {
             Refusal::Passing => self.repeat(now, pace, None),
             Refusal::UpTo(max) if self.failures < max => {
                 self.repeat(now, pace, None);
                 return again;
             }
-            Refusal::OfPod if self.refusals == 0 && fits => {
+            Refusal::OfPod if self.refusals == 0 && wait >= REFUSED_WAIT_MIN => {
                 self.refusals += 1;
                 self.failures += 1;
-                self.state = State::Waiting(at);
+                self.state = State::Waiting(now + wait);
             }
             Refusal::UpTo(_) | Refusal::OfPod | Refusal::Final => {
                 self.give_up();
@@ -419,6 +421,20 @@ mod tests {
             assert_eq!(found, expected, "{kind:?} {rule:?}");
             let ended = matches!(expected, Follow::Gone | Follow::Refused);
             assert_eq!(attempt.is_open(), !ended, "{kind:?} {rule:?}");
+        }
+    }
+
+    #[test]
+    fn a_refused_pod_is_tried_once_more_also_just_before_the_time_is_over() {
+        // Simulation seed 9667811: another pod was granted while the refusal was on its way back.
+        for (left, wait) in [(4_000, Some(1_000)), (700, Some(350)), (100, Some(50)), (90, None)] {
+            let mut attempt = Attempt::wanted();
+            attempt.sent();
+            let result: Outcome<()> = Err(Failure::new(FailureKind::Forbidden, "why"));
+            let pace = Pace { latest: Some(Duration::from_millis(left)), ..PACE };
+            attempt.settle(&result, Duration::ZERO, pace, REPORT.refused(Refusal::OfPod));
+            let found = attempt.is_open().then(|| wait_of(attempt));
+            assert_eq!(found, wait.map(Duration::from_millis), "{left} ms left");
         }
     }
 

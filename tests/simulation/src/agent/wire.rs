@@ -139,7 +139,10 @@ impl World {
         }
         // A call on the wire arrives even if the process ends, but not from a machine that is off.
         self.after(there, Life::Boot(self.boot), move |w| {
-            let result = commit(w);
+            // An API server without its rights refuses what was on the wire as it came, too.
+            let refused = w.now() < w.wire.refused_until;
+            let forbidden = || fail(Failure::new(FailureKind::Forbidden, "Forbidden"));
+            let result = if refused { forbidden() } else { commit(w) };
             if answered {
                 w.after(back, Life::Agent(run), move |w| w.finish(id, result));
             }

@@ -92,7 +92,12 @@ impl Shutdown {
         // for as long as logind grants. The kubelet's shutdown does not delete. ([W10])
         let late = known.is_none() && self.enlisted && terminator == Terminator::Delete;
         let comes_again = known.map_or(late && pod.details.tolerates_shutdown, |e| e.comes_again);
-        let terminator = if exited || comes_again { Terminator::None } else { terminator };
+        let terminator = match exited {
+            // Its kubelet came back, and reports how the pod had ended.
+            true if lives => Terminator::Kubelet,
+            false if !comes_again => terminator,
+            _ => Terminator::None,
+        };
         let wanted = wanted && !exited && (!comes_again || pod.cannot_run_again());
         if lives && known.is_some_and(|termination| more_is_to_come(termination, pod)) {
             self.progress = true;

@@ -19,7 +19,8 @@ impl Shutdown {
             return;
         }
         for termination in self.terminations.values_mut() {
-            if termination.is_awaited() && !termination.fail.is_wanted() {
+            let ours = !termination.had_exited && !termination.fail.is_wanted();
+            if termination.is_awaited() && ours {
                 termination.inspect.want();
             }
         }

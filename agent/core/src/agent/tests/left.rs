@@ -133,6 +133,36 @@ fn a_pod_that_failed_before_the_shutdown_is_not_called_disrupted() {
 }
 
 #[test]
+fn a_pod_that_had_exited_is_awaited_once_its_kubelet_is_back() {
+    // Simulation seed 9667855: the lock went 25 ms before the kubelet's report.
+    let mut world = under_a_dead_kubelet("failed", 600);
+    world.event(Event::KubeletSeen(plain()));
+    world.pass(ms(4_000));
+    world.ends("lives", Phase::Failed);
+    world.let_go("stop");
+    world.pass(ms(5_000));
+    assert!(!world.released(), "{:#?}", world.log);
+    world.ends("failed", Phase::Failed);
+    world.pass(ms(1_000));
+    assert!(world.released(), "{:#?}", world.log);
+    assert_eq!(world.disrupted(), ["lives"]);
+}
+
+#[test]
+fn a_pod_that_had_exited_keeps_its_own_result_if_its_kubelet_says_nothing() {
+    let mut world = under_a_dead_kubelet("failed", 600);
+    world.event(Event::KubeletSeen(plain()));
+    world.pass(ms(4_000));
+    world.ends("lives", Phase::Failed);
+    world.let_go("stop");
+    world.pass(ms(45_000));
+    assert!(world.released());
+    assert_eq!(world.done(&["fail"]), [""; 0], "{:#?}", world.log);
+    let shutdown = world.agent.status().shutdown.as_ref().expect("must have shut down");
+    assert_eq!(shutdown.unreported_at_release, Some(1));
+}
+
+#[test]
 fn a_pod_that_failed_before_the_shutdown_is_not_called_disrupted_after_the_boot() {
     let mut world = under_a_dead_kubelet("failed", 600);
     world.pods.get_mut("failed").expect("must be a pod").running_since =
