@@ -89,7 +89,6 @@ situations! {
     FailInShutdown: "a Failed of a shutdown arrives";
     FailOfOnce: "a Failed arrives of a pod that cannot run again";
     EndedWell: "the agent asks the runtime about a pod that ended well";
-    DeletionOfEnded: "a deletion arrives of a pod that has ended";
     FirstDeletion: "the first deletion of a live pod arrives";
     EndOfDeleted: "a pod that the agent deleted ends";
     GoneAfterDeletion: "the object of a pod goes that the agent deleted";

@@ -306,13 +306,9 @@ impl World {
         let (ended, phase) = (stored.is_terminal(), stored.phase());
         let first = !ended && stored.deletion().is_none();
         let unmarked = first && !stored.is_disrupted();
-        if ended {
-            let runs = self.runtime.running(uid) > 0;
-            let words = || format!("{name} runs, is {phase:?}, and is deleted");
-            self.judge(Met::DeletionOfEnded, runs, words);
-            if runs {
-                return;
-            }
+        // The version that a deletion names is older than the end of its pod.
+        if ended && self.runtime.running(uid) > 0 {
+            return self.violate(&format!("{name} runs, is {phase:?}, and is deleted"));
         }
         let excused = self.behaviour.forbidden == Some(Verb::PatchStatus)
             || self.ledger.mark_failed.contains(uid)

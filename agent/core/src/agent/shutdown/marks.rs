@@ -84,7 +84,6 @@ impl Shutdown {
         let lives = facts.kubelet.lives();
         let scope = scope(self.found, facts);
         let terminator = terminator(pod, &scope, self.found, lives);
-        let is_excluded = excluded(pod, &scope).is_some();
         let wanted = mark_reason(pod, &scope).is_some();
         let known = self.terminations.get(&pod.uid);
         let exited = known.is_some_and(|termination| termination.had_exited);
@@ -92,10 +91,10 @@ impl Shutdown {
         // for as long as logind grants. The kubelet's shutdown does not delete. ([W10])
         let late = known.is_none() && self.enlisted && terminator == Terminator::Delete;
         let comes_again = known.map_or(late && pod.details.tolerates_shutdown, |e| e.comes_again);
-        let terminator = match exited {
+        let terminator = match (exited, comes_again) {
             // Its kubelet came back, and reports how the pod had ended.
-            true if lives => Terminator::Kubelet,
-            false if !comes_again => terminator,
+            (true, _) if lives => Terminator::Kubelet,
+            (false, false) => terminator,
             _ => Terminator::None,
         };
         let wanted = wanted && !exited && (!comes_again || pod.cannot_run_again());
@@ -104,13 +103,12 @@ impl Shutdown {
             return;
         }
         let known = known.is_some();
-        if !known && is_excluded && !wanted {
+        if !known && excluded(pod, &scope).is_some() && !wanted {
             return;
         }
         // A mark of the previous shutdown is repeated unchanged, with its own time.
         let carried_at = self.carried.get(&pod.uid).map(|(_, at)| *at);
-        let carried = carried_at.is_some();
-        let marked_at = carried_at.unwrap_or(now);
+        let (carried, marked_at) = (carried_at.is_some(), carried_at.unwrap_or(now));
         let termination = self
             .terminations
             .entry(pod.uid.clone())

@@ -141,10 +141,12 @@ impl Shutdown {
     /// Asks the runtime once for all its pods, and announces the node as drained if that proves it.
     fn inspect_all(&mut self, over: bool, facts: &Facts, out: &mut Out, node: &mut NodeWrites) {
         let Release::Inspecting(list) = &mut self.release else { return };
-        // A live kubelet soon restarts the containers that it still considers running.
+        // A live kubelet soon starts the containers of a pod that has not run, and restarts those
+        // that it still considers running.
         let returns = |pod: &PodView| {
             let ends = pod.is_terminal() || pod.is_to_end() || pod.cannot_run_again();
-            !remains(&pod.uid, facts) && !ends && pod.running_since.is_some()
+            let due = pod.running_since.is_some() || !pod.has_run;
+            !remains(&pod.uid, facts) && !ends && due
         };
         let returning = self.found.mode == Mode::Replace
             && facts.kubelet.lives()

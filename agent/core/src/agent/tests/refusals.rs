@@ -102,6 +102,24 @@ fn a_restarting_pod_whose_deletion_is_refused_is_not_failed_between_two_runs() {
 }
 
 #[test]
+fn a_node_is_not_drained_while_a_refused_pod_may_still_start() {
+    // Simulation seed 5017266: the pod started as the runtime listed its pods.
+    let pending = |pod: &mut PodView| (pod.phase, pod.has_run) = (Phase::Pending, false);
+    for starts in [true, false] {
+        let waits = pod("waits").owner(Owner::Job).never();
+        let waits = if starts { waits.with(pending) } else { waits };
+        let mut world = World::standing(settings(), plain(), vec![waits]);
+        refuse(&mut world, "delete waits 20");
+        world.containers("waits", &[]);
+        world.shutdown(40);
+        world.pass(ms(40_000));
+        assert!(world.released(), "{:?}", world.log);
+        let drained = world.log.iter().any(|line| line.contains("announce drained"));
+        assert_eq!(drained, !starts, "{:?}", world.log);
+    }
+}
+
+#[test]
 fn a_late_rbac_cache_costs_time_and_no_pod() {
     for (count, seconds) in [(30, 40), (2, 40), (1, 40), (30, 10), (2, 5)] {
         let mut world = replace(count);
