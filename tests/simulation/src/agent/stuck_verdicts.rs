@@ -43,10 +43,8 @@ impl World {
             self.met(Met::StuckUnderKubelet);
             if !hanging {
                 self.violate(&format!("{name} hangs and is failed alongside a live kubelet"));
-            } else if self.runtime.sandboxes.get(&uid).is_some_and(|s| !s.containers.is_empty()) {
-                self.violate(&format!(
-                    "{name} had a container and is failed alongside its kubelet"
-                ));
+            } else if self.runtime.ended_well(&uid) {
+                self.violate(&format!("{name} succeeded and is failed alongside its kubelet"));
             }
         }
         if !self.ledger.deleted.contains(&uid) {

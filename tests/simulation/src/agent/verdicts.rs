@@ -256,7 +256,9 @@ impl World {
         let (Some(reported_at), Some(ended_at)) = (reported_at, ended_at) else { return };
         // Ends carry the node's clock, which may have been set since.
         let agree = self.wall_offset.is_zero();
-        let asks = issued.mode == Some(Mode::Substitute) && self.runtime.answers && agree;
+        // An attempt whose outcome is in doubt may stand already, so the agent completes it.
+        let first = !self.ledger.mark_failed.contains(pod.uid());
+        let asks = issued.mode == Some(Mode::Substitute) && self.runtime.answers && agree && first;
         let in_time = issued.at < reported_at + Duration::from_millis(100);
         // A pod whose containers start again has not ended: it waits for its next start, which the
         // shutdown takes from it.
