@@ -8,6 +8,7 @@ use std::sync::Arc;
 use epilogue_common::names::pod_condition::PENDING_TIMEOUT;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::status_rules;
 use crate::job::Progress;
@@ -38,6 +39,8 @@ pub struct FakeApi {
     pub counts_max: SignedDuration,
     /// Writes that the status rules refused.
     pub refused: Vec<String>,
+    /// What a mutating webhook makes of a status.
+    pub admission: fn(&mut JobStatus),
     version: u64,
 }
 
@@ -79,6 +82,7 @@ impl FakeApi {
             settings: Settings::default(),
             counts_max: SignedDuration::ZERO,
             refused: Vec::new(),
+            admission: |_| {},
         }
     }
 
@@ -288,10 +292,7 @@ impl FakeApi {
         Ok(Answer::Pod(written))
     }
 
-    fn write_status(
-        &mut self,
-        status: &k8s_openapi::api::batch::v1::JobStatus,
-    ) -> Outcome<Arc<Job>> {
+    fn write_status(&mut self, status: &JobStatus) -> Outcome<Arc<Job>> {
         let violations = status_rules::violations(&self.job, status);
         if !violations.is_empty() {
             let message = violations.join("; ");
@@ -300,6 +301,7 @@ impl FakeApi {
         }
         let mut job = Job::clone(&self.job);
         job.status = status.clone();
+        (self.admission)(&mut job.status);
         job.version = self.next_version();
         self.job = Arc::new(job);
         Ok(Arc::clone(&self.job))

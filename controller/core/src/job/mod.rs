@@ -4,6 +4,7 @@
 mod adoption;
 mod backoff;
 mod body;
+mod calls;
 mod census;
 mod facts;
 mod input;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
+use super::calls::Calls;
 use super::input::{BackoffRecord, MemoryUpdate, Settings, WrittenPod};
 use super::plan::{PodPlan, STALE_RETRY, SkipReason, earliest};
 use super::pod_stage::{PodResult, SlowStart};
@@ -17,7 +18,7 @@ use super::steps::{
     Answer, Call, Claim, ClaimKind, EventDraft, MetricEvent, SideEffect, Step, SyncResult,
 };
 use super::verdict::{End, Verdict};
-use super::{pod_stage, status_plan};
+use super::{pod_stage, status_plan, tracking};
 use crate::view::{Job, Pod, Version};
 
 /// A sync in progress.
@@ -29,6 +30,8 @@ pub struct Progress {
     stage: Stage,
     calls: Calls,
     side_effects: Vec<SideEffect>,
+    /// Whether the API stored other counts than were written.
+    altered: bool,
     /// The failure of the pod stage; a failure of claims or accounting hides it. ([S21])
     pod_failure: Option<Failure>,
     initial_batch: usize,
@@ -53,16 +56,6 @@ enum Stage {
 /// A stage and its steps, which run concurrently. A stage without steps ends at once.
 type Next = (Stage, Vec<Step>);
 
-/// The concurrent calls of a stage.
-#[derive(Clone, Debug, Default)]
-struct Calls {
-    steps: std::iter::Enumerate<std::vec::IntoIter<Step>>,
-    /// Second calls on pods whose first one succeeded.
-    follow_ups: Vec<Call>,
-    outcomes: Vec<Option<Outcome<Answer>>>,
-    unanswered: usize,
-}
-
 impl Progress {
     /// Starts a plan.
     pub fn new(plan: PodPlan, settings: &Settings) -> Self {
@@ -78,6 +71,7 @@ impl Progress {
             stage,
             calls: Calls::new(steps),
             side_effects: Vec::new(),
+            altered: false,
             pod_failure: None,
             initial_batch: settings.slow_start_initial_batch,
             plan,
@@ -113,6 +107,9 @@ impl Progress {
 
     /// Takes the outcome of a call. The sync is over when none is unanswered and there is no next.
     pub fn done(&mut self, call: &Call, outcome: Outcome<Answer>) {
+        if let (Step::WriteStatus(status), Ok(Answer::Job(job))) = (&call.step, &outcome) {
+            self.altered = !tracking::counts_are(status, &job.status);
+        }
         self.calls.done(call, outcome);
         self.advance();
     }
@@ -393,6 +390,9 @@ impl Progress {
     }
 
     /// Continues from the Job as a write of the status returned it, if there was one.
+    ///
+    /// DIVERGES(upstream): counts that admission altered end the sync. Upstream removes the
+    /// finalizers all the same, so that pods are counted twice or never. ([T9])
     fn store(&mut self, outcomes: Vec<Outcome<Answer>>) -> Result<(), Failure> {
         for outcome in outcomes {
             let job = match outcome? {
@@ -404,7 +404,11 @@ impl Progress {
             self.side_effects.extend(counted.map(SideEffect::Count));
             self.job = job;
         }
-        Ok(())
+        if !std::mem::take(&mut self.altered) {
+            return Ok(());
+        }
+        self.report(EventDraft::warning("StatusAltered", tracking::ALTERED));
+        Err(Failure::new(FailureKind::Other, tracking::ALTERED))
     }
 
     fn remember(&mut self, what: MemoryUpdate) {
@@ -417,40 +421,6 @@ impl Progress {
 
     fn count(&mut self, metric_event: MetricEvent) {
         self.side_effects.push(SideEffect::Count(metric_event));
-    }
-}
-
-impl Calls {
-    fn new(steps: Vec<Step>) -> Self {
-        Self {
-            unanswered: steps.len(),
-            outcomes: vec![None; steps.len()],
-            follow_ups: Vec::new(),
-            steps: steps.into_iter().enumerate(),
-        }
-    }
-
-    /// A follow-up goes first: its pod is between two calls.
-    fn next(&mut self) -> Option<Call> {
-        let follow_up = self.follow_ups.pop();
-        follow_up.or_else(|| self.steps.next().map(|(slot, step)| Call { step, slot }))
-    }
-
-    /// The first answer of two calls on a pod stands, unless one of them failed.
-    fn done(&mut self, call: &Call, outcome: Outcome<Answer>) {
-        let Some(stored) = self.outcomes.get_mut(call.slot) else { return };
-        let follow_up = outcome.as_ref().ok().and_then(|answer| call.step.then(answer));
-        if outcome.is_err() || stored.is_none() {
-            *stored = Some(outcome);
-        }
-        match follow_up {
-            Some(step) => self.follow_ups.push(Call { step, slot: call.slot }),
-            None => self.unanswered -= 1,
-        }
-    }
-
-    fn into_outcomes(self) -> Vec<Outcome<Answer>> {
-        self.outcomes.into_iter().flatten().collect()
     }
 }
 

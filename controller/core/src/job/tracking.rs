@@ -207,6 +207,28 @@ fn text(set: &IndexSet) -> Option<String> {
     (!set.is_empty()).then(|| set.to_string())
 }
 
+/// What a user has to know where [`counts_are`] is false.
+pub(super) const ALTERED: &str = "the API stored other counts than were written, so that no pod \
+                                  is released: does a mutating webhook change jobs/status? Exempt \
+                                  status.uncountedTerminatedPods, succeeded, failed, \
+                                  completedIndexes and failedIndexes";
+
+/// Whether the API stored these counts.
+pub(super) fn counts_are(written: &JobStatus, stored: &JobStatus) -> bool {
+    let lists = |status: &JobStatus| {
+        let lists = status.uncounted_terminated_pods.clone().unwrap_or_default();
+        [lists.succeeded.unwrap_or_default(), lists.failed.unwrap_or_default()]
+    };
+    let numbers = |status: &JobStatus| [status.succeeded, status.failed].map(census::counter);
+    let indexes = |status: &JobStatus| {
+        let fields = [&status.completed_indexes, &status.failed_indexes];
+        fields.map(|field| field.clone().unwrap_or_default())
+    };
+    lists(written) == lists(stored)
+        && numbers(written) == numbers(stored)
+        && indexes(written) == indexes(stored)
+}
+
 /// Whether the lists of uncounted UIDs are empty.
 pub(super) fn is_settled(status: &JobStatus) -> bool {
     status.uncounted_terminated_pods.as_ref().is_none_or(|lists| {

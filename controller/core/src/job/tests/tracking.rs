@@ -86,6 +86,30 @@ fn a_write_that_fails_stops_everything_behind_it() {
     assert_eq!((one.job.status.succeeded, one.job.status.failed), (Some(5), Some(6)));
 }
 
+/// A webhook that alters the counts holds up its Job, and no pod is lost to it. ([T9])
+#[test]
+fn counts_that_admission_alters_release_no_pod() {
+    for admission in [
+        (|status| status.uncounted_terminated_pods = None) as fn(&mut JobStatus),
+        |status| status.succeeded = None,
+        |status| status.failed = Some(77),
+    ] {
+        let (job, pods) = half_counted();
+        let mut api = api(job, pods);
+        api.admission = admission;
+        let effects = sync_with(&mut api, &|_, _| None);
+        assert_eq!((effects.patches, effects.is_err), (0, true));
+        assert!(effects.events().iter().any(|it| it.contains("StatusAltered")));
+    }
+    let (job, pods) = (job().indexed().size(2, 2), vec![pod("a", "Succeeded").index(0)]);
+    let mut api = api(job, pods);
+    api.admission = |status| status.completed_indexes = None;
+    let effects = sync_with(&mut api, &|_, _| None);
+    assert_eq!((effects.patches, effects.is_err), (0, true));
+    api.admission = |_| {};
+    assert_eq!(sync_with(&mut api, &|_, _| None).patches, 1, "the pod is still there to count");
+}
+
 /// The next sync makes up for a second write that failed. ([T3], [T14])
 #[test]
 fn a_lost_second_write_is_repaired_by_the_next_sync() {
