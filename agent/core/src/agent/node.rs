@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use epilogue_common::announcement::Announcement;
-use epilogue_common::outcome::Outcome;
+use epilogue_common::outcome::{FailureKind, Outcome};
 use epilogue_common::readiness::{DelayLock as LockShown, Readiness};
 
 use super::calls::Task;
@@ -22,6 +22,10 @@ const PATCH_NODES: &str = "patch nodes";
 /// The longest wait before the node's announcement and taint are tried again outside of a shutdown:
 /// until then a node that is back gets no pods.
 const RESTORED_WITHIN: Duration = Duration::from_secs(10);
+
+/// How often a refusal is contested outside of a shutdown, which takes half a minute: the right may
+/// come late, as that of an API server that has also just booted.
+const CONTESTED: u32 = 10;
 
 /// The wanted writes to the node, and their progress.
 #[derive(Clone, Debug, Default)]
@@ -225,7 +229,18 @@ impl NodeWrites {
             _ => RESTORED_WITHIN,
         };
         let pace = Pace { wait_max, latest: None, salt: 1 };
-        let refusal = out.hear_of_node_right(&facts.clock, PATCH_NODES, result);
+        let failures = match task {
+            Task::Publish => self.publish.attempt.failures(),
+            Task::Taint => self.taint.attempt.failures(),
+            _ => self.announce.attempt.failures(),
+        };
+        let contested = !hurry && failures < CONTESTED && !out.refusals.forbids(PATCH_NODES);
+        let refusal = match result {
+            Err(failure) if contested && failure.kind == FailureKind::Forbidden => {
+                Refusal::UpTo(CONTESTED)
+            }
+            _ => out.hear_of_node_right(&facts.clock, PATCH_NODES, result),
+        };
         match task {
             Task::Publish => self.publish.settle(result, now, pace, refusal),
             Task::Taint => self.taint.settle(result, now, pace, refusal),

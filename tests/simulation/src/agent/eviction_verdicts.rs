@@ -129,12 +129,8 @@ impl World {
             said if said.contains("pid") => "pids",
             _ => "ephemeral-storage",
         };
-        // "memory.available<1Gi for 5s, 4 left" names the threshold, a stall none.
-        let limit = said.split_once('<').map_or("", |(_, rest)| rest);
-        let quantity = limit.split([' ', ',']).next().unwrap_or_default();
-        let message = format!("{LOW}{resource}. Threshold quantity: {quantity}, ");
         self.met(Met::ForeignVictim);
-        self.choose(pod, &message);
+        self.choose(pod, &format!("{LOW}{resource}. "));
     }
 
     fn judge_evicted_event(&mut self, notice: &Notice) {
@@ -162,7 +158,10 @@ impl World {
         let fresh = |at: &Moment| now.saturating_sub(*at) < SHORTAGE_LASTS;
         let mut reported = pressure.reported_short.iter();
         let short = reported.any(|(signal, at)| is_of(signal) && fresh(at));
-        let hard = self.is_hard(message);
+        // "memory.available<1Gi for 5s, 4 left" is soft; a mark may belong to another client.
+        let line = pressure.said.get(&pod.uid).and_then(|(_, line)| line.split(',').next());
+        let soft = line.and_then(|line| line.split_once('<')).map(|(_, it)| it.contains(" for "));
+        let hard = soft.map_or_else(|| self.is_hard(message), |soft| !soft);
         let of_node = resource.is_some();
         self.judge_choice(pod, of_node);
         // The next run of the agent terminates the victims of an earlier run.

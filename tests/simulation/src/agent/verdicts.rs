@@ -128,10 +128,12 @@ impl World {
         if evicted && self.ledger.shutdown.is_none() {
             return;
         }
-        // The agent may stop an empty sandbox of a deleted pod if no kubelet does.
+        // The agent may stop an empty sandbox of a deleted pod if no kubelet does, as far as it
+        // can know.
+        let settled = self.now() > self.ledger.pressure.kubelet_changed_at + NEWS;
         let empty = self.runtime.running(&pod.uid) == 0;
         let deleted = self.ledger.reported.get(&pod.uid).is_some_and(PodView::is_terminating);
-        let swept = !by_kubelet && empty && deleted && !self.kubelet.is_live();
+        let swept = !by_kubelet && empty && deleted && !(self.kubelet.is_live() && settled);
         let outside = self.ledger.shutdown.is_none();
         if outside && swept {
             self.met(Met::SweptSandbox);
@@ -462,8 +464,12 @@ impl World {
         let needed = promises::needed(&self.behaviour.settings).unwrap_or_default();
         let wanted = promises::times(needed).end;
         let enough = elapsed + EARLY >= if assists { sum } else { wanted };
-        let futile =
-            self.behaviour.forbidden.is_some() || self.behaviour.settings.priority_groups.is_none();
+        // A frozen agent hears of refusals when its time to contest them is over.
+        let froze = self.ledger.thawed_at.is_some_and(|at| at + elapsed > now)
+            && self.wire.refused_until + elapsed > now;
+        let futile = froze
+            || self.behaviour.forbidden.is_some()
+            || self.behaviour.settings.priority_groups.is_none();
         if left > EARLY && !enough && !futile {
             let (mode, names) = (self.mode(), unreported.join(", "));
             let words = || format!("{mode:?}: lock released {left:?} early, unreported: {names}");

@@ -33,6 +33,24 @@ fn assert_restored(world: &World, case: &str) {
 }
 
 #[test]
+fn the_node_is_restored_though_the_right_comes_after_the_cancel() {
+    // Simulation seed 9810147: the API refused everything for 0.9 s, and the node kept its taint.
+    for (refusals, restored) in [(8, true), (100, false)] {
+        let mut world = World::standing(settings(), plain(), vec![job("a")]);
+        world.shutdown(40);
+        for call in ["announce idle", "taint false"] {
+            world.answers.insert(call.into(), Answer::Fail(FailureKind::Forbidden, refusals));
+        }
+        world.event(Event::ShutdownCancelled);
+        world.pass(ms(60_000));
+        let is_idle = world.node_says.as_deref() == Some("idle");
+        assert_eq!((is_idle, !world.tainted), (restored, restored), "{:#?}", world.log);
+        let gives_up = world.reported.iter().any(|(reason, _)| *reason == "AgentForbidden");
+        assert_eq!(gives_up, !restored, "{:#?}", world.reported);
+    }
+}
+
+#[test]
 fn at_every_step_everything_is_taken_back() {
     for after in [0, 1, 100, 151, 2_000, 3_000, 15_000, 25_000, 34_000, 38_500, 39_500] {
         for facts in [plain(), armed(), dead()] {
