@@ -130,6 +130,7 @@ pub async fn run(client: Client, watch: Watch, events: mpsc::Sender<Event>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use epilogue_common::announcement::Announcement;
     use serde_json::{Value, json};
 
     fn view(node: Value) -> NodeView {
@@ -180,5 +181,22 @@ mod tests {
         let expected =
             [ours("epilogue.dev/MemoryStall", true), ours("epilogue.dev/IOStall", false)];
         assert_eq!(node.conditions, expected);
+    }
+
+    /// The agent finds on its node what a former version of it has written.
+    #[test]
+    fn what_each_former_version_has_written_on_the_node_is_read() {
+        for golden in [include_str!("../../../common/golden/agent-1.json")] {
+            let golden: Value = serde_json::from_str(golden).expect("must be JSON");
+            let read = |name: &str| view(golden[name].clone());
+            for name in ["node: idle", "node: shutting down", "node: drained"] {
+                let said = read(name).announced.expect(name);
+                assert!(said.parse::<Announcement>().is_ok(), "{said}");
+            }
+            assert!(read("node: ready for a shutdown").readiness.is_some());
+            assert!(read("node: tainted").tainted);
+            let stalls = [("epilogue.dev/MemoryStall".to_owned(), true)];
+            assert_eq!(read("node: stalls").conditions, stalls);
+        }
     }
 }

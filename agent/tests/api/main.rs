@@ -1,6 +1,7 @@
 //! Tests what the agent sends to the API, against an API whose answers each test scripts. Tests its
 //! connection against a server whose connections become silent.
 
+mod golden;
 mod link;
 mod server;
 

@@ -323,3 +323,53 @@ async fn waiting_ends_when_asked_to_and_bad_options_are_refused() {
     let refused = acquire(server.client().0, &bad, identity("third"), &token).await;
     assert!(matches!(refused, Err(LeaseError::Options(_))));
 }
+
+/// What each version writes to the lease, the newest last.
+fn golden() -> Vec<Value> {
+    let files = [include_str!("../../golden/lease-1.json")];
+    files.into_iter().map(|text| serde_json::from_str(text).expect("must be JSON")).collect()
+}
+
+/// A standby of another version waits for what a leader writes, and takes what it releases.
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_written_as_in_the_newest_golden_file() {
+    let start = "2026-11-21T14:05:06.987654Z".parse().expect("must be a time");
+    let server = Server::default();
+    let me = Identity { name: "first".to_owned(), clock: Clock::of_tokio(start) };
+    let token = CancellationToken::new();
+    let leadership = acquire(server.client().0, &options(), me, &token).await.expect("must lead");
+    let golden = golden().pop().expect("there must be one");
+    let changed = "the lease has changed: keep the former file, and add a new one";
+    assert_eq!(server.spec(), golden["held"], "{changed}");
+    let metadata = server.store().lease.as_ref().expect("must be there")["metadata"].clone();
+    assert_eq!(metadata, json!({"name": NAME, "resourceVersion": "1"}), "{changed}");
+    leadership.release().await.expect("must release");
+    assert_eq!(server.spec(), golden["released"], "{changed}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_of_each_former_version_is_read() {
+    for golden in golden() {
+        for (name, within) in
+            [("held", 14 * SECOND..22 * SECOND), ("released", Duration::ZERO..SECOND)]
+        {
+            let server = Server::default();
+            let lease = json!({"metadata": {"name": NAME, "resourceVersion": "1"},
+                               "spec": golden[name]});
+            server.store().lease = Some(lease);
+            let begun = Instant::now();
+            let second = lead(server.client().0, "second").await;
+            assert!(within.contains(&begun.elapsed()), "{name}: {:?}", begun.elapsed());
+            assert_eq!(server.spec()["leaseTransitions"], 1, "{name}");
+            second.release().await.expect("must release");
+            // The former holder, at this version: the lease is still its own.
+            let lease = json!({"metadata": {"name": NAME, "resourceVersion": "9"},
+                               "spec": golden["held"]});
+            server.store().lease = Some(lease);
+            server.store().version = 9;
+            let first = lead(server.client().0, "first").await;
+            assert_eq!(server.spec()["acquireTime"], golden["held"]["acquireTime"]);
+            first.release().await.expect("must release");
+        }
+    }
+}

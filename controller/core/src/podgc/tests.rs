@@ -3,6 +3,7 @@
 
 mod ending;
 mod finished;
+mod golden;
 mod hanging;
 
 use std::collections::{BTreeMap, HashMap};

@@ -9,6 +9,7 @@ mod conditions;
 mod deadline;
 mod divergences;
 mod failure_policy;
+mod golden;
 mod indexed;
 mod on_failure;
 mod options;
