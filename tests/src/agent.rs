@@ -6,6 +6,7 @@ mod pods;
 mod program;
 mod record;
 mod site;
+mod token;
 
 pub use kubelet::Kubelet;
 pub use record::{Ends, Record, State};

@@ -7,10 +7,8 @@ use std::time::{Duration, Instant};
 use doubles::bus::PrivateBus;
 use doubles::login1::{Down, Login1};
 use futures::StreamExt as _;
-use k8s_openapi::api::authentication::v1::BoundObjectReference;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::Resource;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::config::Kubeconfig;
 use serde_json::{Value, json};
@@ -19,8 +17,9 @@ use tempfile::TempDir;
 use super::kubelet::{Healthz, Kubelet};
 use super::program::Agent;
 use super::record::{Ends, Record};
+use super::token::Token;
 use crate::audit::{Audit, Expected};
-use crate::install::{self, AGENT, AGENTS_NAMESPACE};
+use crate::install;
 use crate::network::{Path, PathState, Throttle};
 use crate::nodes::{Options, SCRIPT_ANNOTATION, SimulatedNodes};
 use crate::paths::program;
@@ -64,6 +63,8 @@ pub struct Setup {
     pub mode: &'static str,
     /// Whether the agent sees this machine's own `/proc` and cgroups.
     pub real_kernel: bool,
+    /// Whether the agent's first token can be revoked: it is bound to a Pod instead of the Node.
+    pub revocable_token: bool,
     /// Further arguments of the agent.
     pub arguments: Vec<String>,
     /// What the API answers it.
@@ -79,6 +80,7 @@ pub struct Site {
     /// The path to the API, if it is degradable.
     path: Option<Path>,
     pub(super) agent: Agent,
+    token: Token,
     login1: Login1,
     pub(super) nodes: SimulatedNodes,
     pub(super) namespace: Namespace,
@@ -107,6 +109,7 @@ impl Default for Setup {
             runtime: false,
             mode: "replace",
             real_kernel: false,
+            revocable_token: false,
             arguments: Vec::new(),
             expected: Expected::default(),
         }
@@ -143,13 +146,13 @@ impl Site {
         let login1 = Login1::start(&bus.address, root.path(), setup.delay_seconds).await;
         let healthz = Healthz::serve(setup.kubelet).expect("a kubelet's health");
         let (path, throttle, server) = way(cluster, setup.way).await;
-        let credentials = root.path().join("kubeconfig");
-        write_kubeconfig(cluster, &client, &node, server, &credentials).await;
+        let config = root.path().join("kubeconfig");
+        let token = Token::write(cluster, &node, &server, &config, setup.revocable_token).await;
         let admin = free_address();
         let mut arguments = vec![
             "run".to_owned(),
             format!("--node-name={node}"),
-            format!("--kubeconfig={}", credentials.display()),
+            format!("--kubeconfig={}", config.display()),
             format!("--root={}", root.path().display()),
             format!("--bus-address={}", bus.address),
             format!("--kubelet-healthz-address={}", healthz.address),
@@ -164,8 +167,7 @@ impl Site {
             arguments.push("--kubelet-address=".to_owned());
         }
         arguments.extend(setup.arguments);
-        let files = cluster.files(&name);
-        let log = files.join("agent.log");
+        let log = cluster.files(&name).join("agent.log");
         let audit = Audit::new(cluster, &name, setup.expected);
         let agent = Agent::start(&setup.binary, arguments, admin, &log, audit).expect("the agent");
         let mut site = Self {
@@ -173,6 +175,7 @@ impl Site {
             owner,
             path,
             agent,
+            token,
             login1,
             nodes,
             namespace,
@@ -284,6 +287,16 @@ impl Site {
         self.agent.start_again().expect("the agent starts again");
     }
 
+    /// Replaces the agent's token in its file by another one.
+    pub async fn replace_token(&self) {
+        self.token.replace().await;
+    }
+
+    /// Revokes the agent's first token; returns once the API refuses it.
+    pub async fn revoke_token(&self) {
+        self.token.revoke().await;
+    }
+
     /// The keys of the node's taints, and the agent's annotation.
     pub async fn node(&self) -> (Vec<String>, Option<String>) {
         let nodes: Api<Node> = Api::all(self.client.clone());
@@ -368,37 +381,6 @@ async fn way(cluster: &Cluster, way: Way) -> (Option<Path>, Option<Throttle>, St
 fn server(config: &Kubeconfig) -> String {
     let cluster = config.clusters.first().and_then(|named| named.cluster.as_ref());
     cluster.and_then(|cluster| cluster.server.clone()).expect("a kubeconfig must name its server")
-}
-
-/// Credentials that name the node, as an agent that is a service of the host has them.
-async fn write_kubeconfig(
-    cluster: &Cluster,
-    client: &kube::Client,
-    node: &str,
-    server: String,
-    path: &std::path::Path,
-) {
-    let object = Api::<Node>::all(client.clone()).get(node).await.expect("the node");
-    let bound = BoundObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Node".to_owned()),
-        name: Some(node.to_owned()),
-        uid: object.meta().uid.clone(),
-    };
-    let token = cluster.bound_token(AGENTS_NAMESPACE, AGENT, Some(bound)).await.expect("a token");
-    let config = kubeconfig::read(cluster.kubeconfig_path()).expect("a kubeconfig");
-    let mut config = kubeconfig::with_token(config, &token);
-    // In a file of its own, as in a pod: the agent shows only such a token to a kubelet.
-    let token_file = path.with_extension("token");
-    crate::pki::write_secret(&token_file, &token).expect("the token");
-    for user in config.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
-        user.token = None;
-        user.token_file = Some(token_file.display().to_string());
-    }
-    for cluster in config.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
-        cluster.server = Some(server.clone());
-    }
-    kubeconfig::write(path, &config).expect("a kubeconfig");
 }
 
 /// Creates the pods of a Job without a controller: only the node acts on them.
