@@ -1,12 +1,16 @@
 //! Applies the manifests of `deploy/` to a cluster, as a user would. So our programs run in the
 //! laboratory with exactly their installed rights.
 
+use std::time::Duration;
+
 use epilogue_deploy::{manifests, objects};
-use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::LabError;
+use crate::eventually;
 use crate::nodes::objects::create_lease_namespace;
 use crate::paths::workspace_root;
 
@@ -18,6 +22,11 @@ pub const CONTROLLER: &str = "epilogue-controller";
 pub const AGENTS_NAMESPACE: &str = "epilogue-agents";
 /// The service account of the agents in it.
 pub const AGENT: &str = "epilogue-agent";
+
+/// The controller's Role for its lease, and the binding of it.
+const LEASE_ROLE: &str = "epilogue-controller-lease";
+/// The API server learns of a right by a watch.
+const KNOWN_WITHIN: Duration = Duration::from_mins(1);
 
 /// Kinds that the laboratory leaves out: it runs the programs itself, and no controller fills in
 /// quota status.
@@ -35,6 +44,30 @@ pub async fn apply_rights(client: &kube::Client) -> Result<(), LabError> {
             apply(client, &types, manifest).await?;
         }
     }
+    Ok(())
+}
+
+/// Gives the controller its right to a lease in this namespace, too, as installed for its own.
+/// Returns once the API server knows.
+pub async fn grant_lease(client: &kube::Client, namespace: &str) -> Result<(), LabError> {
+    for mut manifest in manifests().map_err(unreadable)? {
+        if manifest["metadata"]["name"] == LEASE_ROLE {
+            manifest["metadata"]["namespace"] = namespace.into();
+            apply_object(client, &manifest).await?;
+        }
+    }
+    let question = json!({"metadata": {}, "spec": {
+        "user": format!("system:serviceaccount:{NAMESPACE}:{CONTROLLER}"),
+        "resourceAttributes": {"group": "coordination.k8s.io", "resource": "leases",
+                               "namespace": namespace, "name": CONTROLLER, "verb": "update"},
+    }});
+    let question = serde_json::from_value(question).expect("must be a review");
+    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+    let allowed = async || {
+        let review = reviews.create(&PostParams::default(), &question).await;
+        review.is_ok_and(|review| review.status.is_some_and(|status| status.allowed))
+    };
+    eventually("the right to the lease", KNOWN_WITHIN, allowed, |allowed| *allowed).await;
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! A proxy before the API that can hold connections: it keeps back later data, as a network that
-//! loses packets. Plain HTTP to one client, which needs no credentials.
+//! loses packets. Plain HTTP to one client, whose credentials go on to the API.
 
 use std::convert::Infallible;
 use std::io;
@@ -42,7 +42,7 @@ impl Gates {
 }
 
 impl Proxy {
-    /// Starts it on loopback; it forwards to the API with this client.
+    /// Starts it on loopback; it forwards to the API with this client, which has no credentials.
     pub async fn start(client: kube::Client) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -91,7 +91,6 @@ async fn forward(request: Request<Incoming>, client: kube::Client, gates: &Gates
     let gate = query.contains("watch=true").then(|| gates.new_gate(resource));
     let (mut parts, body) = request.into_parts();
     parts.headers.remove(header::HOST);
-    parts.headers.remove(header::AUTHORIZATION);
     let sent = match body.collect().await {
         Ok(body) => {
             let body = Body::from(body.to_bytes().to_vec());

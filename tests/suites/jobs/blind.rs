@@ -33,7 +33,7 @@ impl Stage {
         let namespace = Namespace::create(&cluster).await.expect("a namespace");
         let name = namespace.name();
         let setup = Setup::debug(&cluster.files(name)).namespace(name);
-        let (controller, proxy) = proxied::start(&cluster, &client, setup).await;
+        let (controller, proxy) = proxied::start(&cluster, setup).await;
         let jobs = Api::namespaced(client.clone(), name);
         let pods = Api::namespaced(client, name);
         Self { namespace, controller, proxy, jobs, pods }

@@ -1,37 +1,27 @@
-//! Runs our controller behind a proxy that can hold its watches.
+//! Runs our controller behind a proxy that can hold its watches. It has its own rights there, too.
 
-use kube::config::Kubeconfig;
 use lab::bed::SOON;
 use lab::controller::{Controller, Setup};
+use lab::install::{self, CONTROLLER, NAMESPACE};
 use lab::proxy::Proxy;
 use lab::{Cluster, eventually, kubeconfig};
-use serde_json::json;
 
 /// Starts both; returns once the caches of the controller are filled.
-pub(crate) async fn start(
-    cluster: &Cluster,
-    client: &kube::Client,
-    setup: Setup,
-) -> (Controller, Proxy) {
-    let proxy = Proxy::start(client.clone()).await.expect("a proxy");
+pub(crate) async fn start(cluster: &Cluster, setup: Setup) -> (Controller, Proxy) {
+    let admin = cluster.admin_client().await.expect("a client");
+    install::apply_rights(&admin).await.expect("the rights");
+    let path = cluster.kubeconfig_path();
+    let config = kubeconfig::without_identity(kubeconfig::read(path).expect("a kubeconfig"));
+    let anonymous = kubeconfig::client(config.clone(), path).await.expect("a client");
+    let proxy = Proxy::start(anonymous).await.expect("a proxy");
     std::fs::create_dir_all(&setup.dir).expect("its directory");
     let path = setup.dir.join("proxy.kubeconfig");
-    kubeconfig::write(&path, &plain(&proxy.url())).expect("a kubeconfig");
+    let token = cluster.service_account_token(NAMESPACE, CONTROLLER).await.expect("a token");
+    let config = kubeconfig::at(kubeconfig::with_token(config, &token), &proxy.url());
+    kubeconfig::write(&path, &config).expect("a kubeconfig");
     let setup = setup.argument(&format!("--kubeconfig={}", path.display()));
     let controller = Controller::start(cluster, &setup).await.expect("our controller");
     let log = async || std::fs::read_to_string(controller.log()).unwrap_or_default();
     eventually("its caches", SOON, log, |log| log.contains("caches are filled")).await;
     (controller, proxy)
-}
-
-/// A kubeconfig with one cluster that needs no credentials.
-fn plain(server: &str) -> Kubeconfig {
-    let cluster = json!({"name": "proxy", "cluster": {"server": server}});
-    let context = json!({"name": "proxy", "context": {"cluster": "proxy"}});
-    Kubeconfig {
-        clusters: vec![serde_json::from_value(cluster).expect("must be a cluster")],
-        contexts: vec![serde_json::from_value(context).expect("must be a context")],
-        current_context: Some("proxy".to_owned()),
-        ..Kubeconfig::default()
-    }
 }

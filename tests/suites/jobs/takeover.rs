@@ -14,7 +14,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use lab::bed::{JobBuilder, JobState, SOON, job};
 use lab::controller::{Controller, Setup};
 use lab::proxy::Proxy;
-use lab::{Cluster, Namespace, eventually};
+use lab::{Cluster, Namespace, eventually, install};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::proxied;
@@ -53,15 +53,14 @@ impl Pair {
                 .argument("--leader-elect-renew-deadline=6s")
                 .argument("--leader-elect-retry-period=500ms")
         };
-        // Each pair has a lease of its own, which the installed role does not cover.
-        let admin = format!("--kubeconfig={}", cluster.kubeconfig_path().display());
-        let setup_of_leader = setup("leader").argument(&admin);
-        let leader = Controller::start(&cluster, &setup_of_leader).await.expect("a leader");
+        // Each pair has a lease of its own.
+        install::grant_lease(&client, &name).await.expect("the right to the lease");
+        let leader = Controller::start(&cluster, &setup("leader")).await.expect("a leader");
         let leases: Api<Lease> = Api::namespaced(client.clone(), &name);
         let held =
             async || leases.list(&ListParams::default()).await.expect("the leases").items.len();
         eventually("the first leads", SOON, held, |count| *count == 1).await;
-        let (standby, proxy) = proxied::start(&cluster, &client, setup("standby")).await;
+        let (standby, proxy) = proxied::start(&cluster, setup("standby")).await;
         let seen = Arc::new(Mutex::default());
         let watch = tokio::spawn(keep(Api::namespaced(client.clone(), &name), Arc::clone(&seen)));
         let watch = AbortOnDropHandle::new(watch);
