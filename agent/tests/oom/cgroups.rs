@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 use agent_core::protocol::pressure::{OomConstraint, OomKill, OomWitness};
 
 use super::node::{Listening, Node};
+use super::percentiles;
 
 const MI: u64 = 1 << 20;
+/// The limit of one report in a hundred, on a machine that others use too.
+const SLOWEST: Duration = Duration::from_secs(2);
 
 fn said(kill: &OomKill) -> (&str, Option<&str>, OomConstraint, Option<u64>, Option<bool>) {
     assert_eq!((kill.witness, &kill.process), (OomWitness::MemoryEvents, &None));
@@ -61,19 +64,18 @@ async fn the_level_whose_limit_was_reached_is_what_was_short() {
 async fn a_kill_is_reported_within_a_tenth_of_a_second() {
     let node = Node::new();
     let pod = node.pod("uid-1");
-    let mut containers: Vec<_> = (0..8).map(|n| pod.container(&format!("c{n}"))).collect();
+    let mut containers: Vec<_> = (0..100).map(|n| pod.container(&format!("c{n}"))).collect();
     let mut listening = node.listen().await;
-    let mut best = Duration::MAX;
+    let mut times = Vec::new();
     for container in &mut containers {
         container.empty();
         listening.silence().await;
         let begun = Instant::now();
         container.count(|counted| (counted.oom, counted.own_oom, counted.kills) = (1, 1, 1));
         listening.next().await;
-        best = best.min(begun.elapsed());
+        times.push(begun.elapsed());
     }
-    // The best of several, because this machine may be busy.
-    assert!(best < Duration::from_millis(100), "{best:?}");
+    percentiles::hold("a kill is reported", times, Duration::from_millis(100), SLOWEST);
 }
 
 #[tokio::test]

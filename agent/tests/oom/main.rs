@@ -9,3 +9,5 @@ mod kernel_here;
 mod log;
 mod node;
 mod oomd;
+#[path = "../pressure/percentiles.rs"]
+mod percentiles;

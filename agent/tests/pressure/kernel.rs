@@ -19,9 +19,12 @@ use epilogue_agent::host::Host;
 use tempfile::TempDir;
 
 use super::kernel_here::{not_tested_here, tested_in_part};
+use super::percentiles;
 use super::sampler::{Both, take_sample};
-use super::stalls::{Source, WITHIN};
+use super::stalls::{SLOWEST, Source, WITHIN};
 
+/// How often the processes stall. One time takes a second.
+const STALLS: usize = 20;
 /// Number of samples for the cost of one.
 const SAMPLES: u32 = 200;
 
@@ -194,7 +197,7 @@ async fn a_real_stall_is_reported_soon_after_its_beginning() {
     let soon = match real.triggers() {
         Ok(()) => {
             println!("tested: the kernel's triggers");
-            Duration::from_millis(100)
+            Duration::from_millis(200)
         }
         Err(why) => {
             println!("tested: reading the counter");
@@ -206,7 +209,7 @@ async fn a_real_stall_is_reported_soon_after_its_beginning() {
     real.stall();
     source.next(Stalling::Memory, WITHIN).await.expect("the first stall must be reported");
     let mut latencies = Vec::new();
-    for _ in 0..7 {
+    for _ in 0..STALLS {
         real.freeze(true);
         // Until a whole window has passed without a stall.
         while source.next(Stalling::Memory, Duration::from_millis(700)).await.is_some() {}
@@ -218,10 +221,7 @@ async fn a_real_stall_is_reported_soon_after_its_beginning() {
         let begun = begins.join().expect("must not panic").expect("must stall");
         latencies.push(answered.saturating_duration_since(begun));
     }
-    latencies.sort();
-    println!("reported after the first {STALL:?} of stall: {latencies:?}");
-    // The best counts, because the machine is shared; the others are printed.
-    assert!(latencies[0] < soon, "{latencies:?}");
+    percentiles::hold("reported after the first 20 ms of stall", latencies, soon, SLOWEST);
 
     // The cgroup goes, as when the kubelet is set up again, and returns.
     real.calm();

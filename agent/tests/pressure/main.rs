@@ -6,6 +6,7 @@ mod kernel;
 #[path = "../check/kernel_here.rs"]
 mod kernel_here;
 mod odd;
+mod percentiles;
 mod pods;
 mod runtime;
 mod sampler;

@@ -11,10 +11,17 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::percentiles;
 use super::tree::{Driver, Tree, overwrite, psi as text};
 
 /// Longer than any pause of the source between two attempts at a file that exists.
 pub(crate) const WITHIN: Duration = Duration::from_secs(20);
+
+/// The limit of one report in a hundred, on a machine that others use too.
+pub(crate) const SLOWEST: Duration = Duration::from_secs(2);
+
+/// The source looks for stalls within this time.
+const WINDOW: Duration = Duration::from_millis(500);
 
 /// The running source.
 pub(crate) struct Source {
@@ -77,17 +84,20 @@ async fn a_stall_after_a_rest_is_reported_within_300_ms() {
     let mut latencies = Vec::new();
     for _ in 0..9 {
         // A window without a stall.
-        assert_eq!(source.next(Stalling::Memory, Duration::from_millis(600)).await, None);
-        total += 20_000;
+        while source.next(Stalling::Memory, Duration::from_millis(600)).await.is_some() {}
         let begin = Instant::now();
-        overwrite(&pressure(&tree), &text(total, 0));
-        let answered = source.next(Stalling::Memory, WITHIN).await.expect("must be reported");
+        // It goes on: a source that got no processor for a window may have missed its beginning.
+        let answered = loop {
+            assert!(begin.elapsed() < WITHIN, "nothing was reported within {WITHIN:?}");
+            total += 20_000;
+            overwrite(&pressure(&tree), &text(total, 0));
+            if let Some(answered) = source.next(Stalling::Memory, WINDOW).await {
+                break answered;
+            }
+        };
         latencies.push(answered - begin);
     }
-    latencies.sort();
-    println!("a stall is reported after {latencies:?}");
-    // The median counts, because the machine is shared; the others are printed.
-    assert!(latencies[4] < Duration::from_millis(300), "{latencies:?}");
+    percentiles::hold("a stall is reported", latencies, Duration::from_millis(300), SLOWEST);
     source.end().await;
 }
 

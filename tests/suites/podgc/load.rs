@@ -17,6 +17,11 @@ const ORPHANS: &str = "EPILOGUE_ORPHANS";
 const NODES: u32 = 100;
 const WITHIN: Duration = Duration::from_mins(10);
 
+/// What the times of another client's writes may be meanwhile: the percentile, how many times the
+/// time before, and the ms that count as the time before if it was shorter. A client that has to
+/// wait for the orphans takes seconds.
+const LIMITS: [(&str, f64, f64); 2] = [("p50", 10.0, 10.0), ("p99", 20.0, 25.0)];
+
 /// Writes and reads of another client, with the time of each.
 async fn probe(maps: Api<ConfigMap>, until: tokio_util::sync::CancellationToken) -> Vec<Duration> {
     let mut took = Vec::new();
@@ -30,10 +35,13 @@ async fn probe(maps: Api<ConfigMap>, until: tokio_util::sync::CancellationToken)
     took
 }
 
-fn figures(mut took: Vec<Duration>) -> String {
+/// The median and the 99th percentile in ms: the slowest one, if there are fewer than a hundred.
+fn figures(when: &str, mut took: Vec<Duration>) -> [f64; 2] {
     took.sort();
-    let at = |percent: usize| took[(took.len() - 1) * percent / 100].as_millis();
-    format!("{} writes, median {} ms, p99 {} ms, max {} ms", took.len(), at(50), at(99), at(100))
+    let at = |percent: usize| took[(took.len() * percent).div_ceil(100) - 1].as_secs_f64() * 1e3;
+    let (median, p99, max) = (at(50), at(99), at(100));
+    println!("{when}: {} writes, p50 {median:.1} ms, p99 {p99:.1} ms, max {max:.1} ms", took.len());
+    [median, p99]
 }
 
 /// Requests that the API rejected, and those it answered with 429.
@@ -70,7 +78,8 @@ async fn orphans_by_the_thousand_are_ended_without_a_burst() {
     let quiet = tokio::spawn(probe(maps.clone(), before.clone()));
     tokio::time::sleep(Duration::from_secs(5)).await;
     before.cancel();
-    println!("{count} orphans; before: {}", figures(quiet.await.expect("the probe ends")));
+    println!("{count} orphans");
+    let quiet = figures("before", quiet.await.expect("the probe ends"));
 
     let (rejected, throttled) = turned_away(stage.client()).await;
     let during = tokio_util::sync::CancellationToken::new();
@@ -88,7 +97,7 @@ async fn orphans_by_the_thousand_are_ended_without_a_burst() {
     let done = observe_until(WITHIN, left, |left| *left == 0).await;
     let took = begun.elapsed();
     during.cancel();
-    println!("meanwhile: {}", figures(busy.await.expect("the probe ends")));
+    let busy = figures("meanwhile", busy.await.expect("the probe ends"));
     done.unwrap_or_else(|left| panic!("{left} are left"));
     let rate = f64::from(3 * count) / took.as_secs_f64();
     let (rejected_now, throttled_now) = turned_away(stage.client()).await;
@@ -100,6 +109,12 @@ async fn orphans_by_the_thousand_are_ended_without_a_burst() {
     );
     assert_eq!((rejected_now, throttled_now), (rejected, throttled), "no request was rejected");
     assert!(rate < 260.0, "{rate} requests/s, of 200 that may be");
+    for ((percentile, times, at_least), (busy, quiet)) in
+        LIMITS.into_iter().zip(busy.into_iter().zip(quiet))
+    {
+        println!("{percentile}: {:.2} of the time before", busy / quiet);
+        assert!(busy < times * quiet.max(at_least), "{percentile}: {busy} ms, before {quiet} ms");
+    }
     stage.pods.delete_collection(&DeleteParams::default(), &ListParams::default()).await.ok();
     stage.stop().await;
 }
