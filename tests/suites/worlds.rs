@@ -9,6 +9,7 @@ mod faults;
 mod host;
 mod ledger;
 mod node_ledger;
+mod pace;
 mod plan_checks;
 mod plots;
 mod shutdown;
@@ -101,6 +102,7 @@ fn with_faults_and_crashes_each_pod_counts_once() {
         ("deleted Jobs", drawn(|it| it.removals) as usize),
         ("deleted pods", drawn(|it| it.deletions) as usize),
         ("expired watches", drawn(|it| it.expiries) as usize),
+        ("expired pages", expired_pages(&reports, CONTROLLER)),
         ("late watches", drawn(|it| it.lags) as usize),
         ("outages", drawn(|it| it.outages) as usize),
         ("late calls", drawn(|it| it.delays) as usize),
@@ -173,6 +175,14 @@ fn a_cancelled_shutdown_amid_faults_leaves_no_mark() {
     assert!(cancelled >= MET_MIN || reports.len() == 1, "too few: {cancelled}");
 }
 
+/// How often a list of such a user agent was too old to go on with its next page.
+fn expired_pages(reports: &[Report], agent: &str) -> usize {
+    let is_one = |it: &&Access| {
+        it.verb == Verb::List && it.code == 410 && !it.is_lost && it.agent.starts_with(agent)
+    };
+    reports.iter().flat_map(|it| &it.log).filter(is_one).count()
+}
+
 /// The agent's calls must have had faults, and agents must have crashed.
 fn assert_faults_met(reports: &[Report]) {
     let calls = || reports.iter().flat_map(|it| &it.log).filter(|it| it.agent.starts_with(AGENT));
@@ -181,6 +191,7 @@ fn assert_faults_met(reports: &[Report]) {
         ("lost replies", calls().filter(|it| it.is_lost).count()),
         ("refusals", calls().filter(|it| matches!(it.code, 409 | 429 | 500 | 503)).count()),
         ("crashes", crashed.count()),
+        ("expired pages", expired_pages(reports, AGENT)),
         ("ended pods", stories(reports).map(|(_, met)| met.failed).sum()),
     ] {
         println!("{what} of the agent: {count}");
@@ -288,6 +299,8 @@ caught! {
         SpoilStatus by "is invalid";
     a_controller_that_never_rests_is_caught:
         NeverRest by "not at rest";
+    a_controller_that_calls_without_a_pause_is_caught:
+        NeverPause by "calls in 10s";
     an_agent_that_fails_pods_at_once_is_caught:
         FailAtOnce by "while its container runs";
     an_agent_that_never_marks_is_caught:

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::call::{Call, Verb};
 use crate::kind::Kind;
+use crate::list;
 use crate::refusal::Refusal;
 
 /// Which calls a fault concerns: all that every given part fits.
@@ -41,6 +42,8 @@ pub enum Effect {
     Delay(Duration),
     /// Its reply comes this much later than its work.
     DelayReply(Duration),
+    /// The token with which it goes on with a list is too old. Concerns only such calls.
+    ExpireToken,
 }
 
 /// A fault.
@@ -118,6 +121,10 @@ pub(crate) struct Faults {
     pub(crate) flaw: Option<Flaw>,
     /// How much later watches show a change, by kind.
     pub(crate) lags: BTreeMap<Kind, Duration>,
+    /// Maximum number of objects in a page; a client's limit may be larger.
+    pub(crate) page_max: Option<usize>,
+    /// Whether a watch that asks for initial events is invalid.
+    pub(crate) denies_streamed_lists: bool,
 }
 
 /// What the faults do to one call.
@@ -181,7 +188,9 @@ impl Faults {
     pub(crate) fn fate(&mut self, call: &Call) -> Fate {
         let mut fate = Fate::default();
         self.on.retain(|_, fault| {
-            if !fault.matcher.fits(call) {
+            let expires = matches!(fault.effect, Effect::ExpireToken);
+            let expired = expires.then(|| list::expired(call)).flatten();
+            if !fault.matcher.fits(call) || expires && expired.is_none() {
                 return true;
             }
             if fault.times == Some(0) {
@@ -195,6 +204,7 @@ impl Faults {
                 Effect::LoseReply => fate.lose_reply = true,
                 Effect::Delay(delay) => fate.delay += *delay,
                 Effect::DelayReply(delay) => fate.delay_reply += *delay,
+                Effect::ExpireToken => fate.refuse = fate.refuse.take().or(expired),
             }
             fault.times = fault.times.map(|times| times - 1);
             fault.times != Some(0)

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::call::Call;
+use crate::call::{Call, Verb};
 use crate::kind::Kind;
 use crate::refusal::Refusal;
 use crate::selector::Selector;
@@ -36,7 +36,8 @@ impl State {
         let rest = all.into_iter().skip_while(|(key, _)| *key <= after);
         let mut rest = rest.peekable();
         let limit: usize = call.parameter("limit").parse().unwrap_or(0);
-        let limit = if limit == 0 { usize::MAX } else { limit };
+        let page_max = self.faults.page_max.unwrap_or(usize::MAX);
+        let limit = if limit == 0 { usize::MAX } else { limit.min(page_max) };
         let (mut page, mut last) = (Vec::new(), String::new());
         while page.len() < limit
             && let Some((key, object)) = rest.next()
@@ -102,9 +103,19 @@ fn forgotten(after: &str) -> Refusal {
         return Refusal::expired("The resourceVersion for the provided list is too old.");
     }
     let message = "The provided continue parameter is too old to display a consistent list \
-                   result.";
+                   result. You can start a new list without the continue parameter, or use the \
+                   continue token in this response to retrieve the remainder of the results. \
+                   Continuing with the provided token results in an inconsistent list - objects \
+                   that were created, modified, or deleted between the time the first chunk was \
+                   returned and now may show up in the list.";
     let token = Token { version: 0, after: after.to_owned() };
     Refusal { token: Some(token.text()), ..Refusal::expired(message) }
+}
+
+/// The refusal of a call that goes on with a list, if that can be too old.
+pub(crate) fn expired(call: &Call) -> Option<Refusal> {
+    let token = Token::read(call.parameter("continue")).ok()?;
+    (call.verb == Verb::List && token.version != 0).then(|| forgotten(&token.after))
 }
 
 /// A list of these objects. Their own kinds are left out, as the API does.

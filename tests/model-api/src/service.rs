@@ -129,6 +129,17 @@ impl ModelApi {
         self.stirred.notify_waiters();
     }
 
+    /// Limits the objects of each page, whatever limit a list asks for; `None` lifts it. The API
+    /// may always give fewer.
+    pub fn set_page_max(&self, max: Option<usize>) {
+        self.state.lock().faults.page_max = max;
+    }
+
+    /// Whether watches may begin with a list, as they may since Kubernetes 1.34.
+    pub fn set_streams_lists(&self, streams: bool) {
+        self.state.lock().faults.denies_streamed_lists = !streams;
+    }
+
     /// Ends all open watches of a kind; or breaks their connections.
     pub fn cut_watches(&self, kind: Kind, breaks: bool) {
         let mut state = self.state.lock();

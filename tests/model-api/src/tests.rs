@@ -168,6 +168,46 @@ async fn pages_are_of_one_version_and_expire() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_list_that_expires_between_two_pages_may_go_on_at_the_newest_version() {
+    let model = model();
+    for name in ["a", "b", "c", "d"] {
+        create(&model, name).await.expect("created");
+    }
+    model.set_page_max(Some(2));
+    model.inject(Fault::of(Matcher::default(), Effect::ExpireToken).times(1));
+    let pods = pods(&model);
+    let from = |token: &str| ListParams::default().limit(500).continue_token(token);
+    let first = pods.list(&ListParams::default().limit(500)).await.expect("no token is too old");
+    assert_eq!(first.items.len(), 2);
+    let token = first.metadata.continue_.expect("a token");
+    create(&model, "e").await.expect("created");
+    let Err(kube::Error::Api(refused)) = pods.list(&from(&token)).await else {
+        panic!("the token is too old")
+    };
+    assert_eq!((refused.code, refused.reason.as_str()), (410, "Expired"));
+    let metadata = refused.metadata.expect("a Status has metadata");
+    let token = metadata.continue_.expect("a token for the rest");
+    let rest = pods.list(&from(&token)).await.expect("the fault concerns one call");
+    let names = rest.items.iter().map(|pod| pod.metadata.name.clone().unwrap_or_default());
+    assert_eq!(names.collect::<Vec<_>>(), ["c", "d"]);
+    assert_eq!(rest.metadata.resource_version, Some(model.version().to_string()));
+    assert!(rest.metadata.continue_.is_some(), "e was created since");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_streams_no_lists_says_so() {
+    let model = model();
+    model.set_streams_lists(false);
+    let initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+    let uri = format!("{}?watch=true&{initial}", Kind::Pod.path(NS));
+    let request = || Request::get(&uri).body(Vec::new()).expect("must be a request");
+    let client = model.client("test/1");
+    assert_eq!(code(client.request::<Value>(request()).await), 422);
+    model.set_streams_lists(true);
+    client.request_stream(request()).await.expect("a watch");
+}
+
+#[tokio::test(start_paused = true)]
 async fn faults_concern_the_calls_that_they_name() {
     let model = model();
     let creations = || Matcher::on(Verb::Create, Kind::Pod);

@@ -62,6 +62,12 @@ impl Stream {
         let from = call.version()?;
         check_initial_events(call)?;
         let state = shared.lock();
+        if state.faults.denies_streamed_lists && !call.parameter("sendInitialEvents").is_empty() {
+            let problem = "sendInitialEvents is forbidden for watch unless the WatchList feature \
+                           gate is enabled";
+            let field = "sendInitialEvents";
+            return Err(Refusal::invalid(field, "FieldValueForbidden", problem));
+        }
         let now = Instant::now();
         let seconds = call.parameter("timeoutSeconds").parse().ok().filter(|it| *it > 0);
         let mut stream = Self {

@@ -34,6 +34,7 @@ pub(super) struct Drawn {
     pub(super) refusals: u32,
     pub(super) cuts: u32,
     pub(super) expiries: u32,
+    pub(super) expired_pages: u32,
     pub(super) lags: u32,
     pub(super) outages: u32,
     pub(super) meddlings: u32,
@@ -63,7 +64,7 @@ impl Weather {
         while Instant::now() < ends {
             sleep(self.random.millis(100, 5_000)).await;
             self.lift(Instant::now());
-            let kinds = if self.replicas > 1 { 10 } else { 8 };
+            let kinds = if self.replicas > 1 { 11 } else { 9 };
             match self.random.below(kinds) {
                 0 => self.lose(),
                 1 => self.delay(),
@@ -73,7 +74,8 @@ impl Weather {
                 5 => self.lag(),
                 6 => self.outage(),
                 7 => self.meddle().await,
-                8 => self.isolate(),
+                8 => self.expire_pages(),
+                9 => self.isolate(),
                 _ => self.steal().await,
             }
         }
@@ -143,10 +145,25 @@ impl Weather {
     /// The server forgets what watches have not seen yet.
     fn expire(&mut self) {
         self.drawn.expiries += 1;
+        self.forget();
+    }
+
+    fn forget(&self) {
         self.api.forget_history();
         for kind in [Kind::Pod, Kind::Job] {
             self.api.cut_watches(kind, true);
         }
+    }
+
+    /// The server forgets between two pages what the first one showed, and not only once.
+    fn expire_pages(&mut self) {
+        self.drawn.expired_pages += 1;
+        let (verbs, agent) = (vec![Verb::List], Some(self.agent().to_owned()));
+        let matcher = Matcher { verbs, agent, ..Matcher::default() };
+        let times = self.random.between(1, 4) as u32;
+        let fault = self.api.inject(Fault::of(matcher, Effect::ExpireToken).times(times));
+        self.on.push((Instant::now() + Duration::from_secs(30), fault));
+        self.forget();
     }
 
     /// Watches show changes late, until another lag is drawn.

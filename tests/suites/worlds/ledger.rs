@@ -79,7 +79,7 @@ pub(super) fn judge(log: &[Access], is_bounded: bool) -> Vec<String> {
 impl Ledger {
     fn read(&mut self, access: &Access) {
         let is_ours = access.agent.starts_with(CONTROLLER);
-        if is_ours && matches!(access.code, 400 | 405 | 415 | 422) {
+        if is_ours && is_invalid(access) {
             let Access { verb, kind, name, answer, .. } = access;
             let message = &answer["message"];
             self.violations.push(format!("{verb:?} of {kind:?} {name} is invalid: {message}"));
@@ -272,6 +272,12 @@ impl PodSeen {
     fn is_excess(&self) -> bool {
         self.unwanted || self.may_be_excess
     }
+}
+
+/// Whether the server finds a request invalid. One that streams no lists says so of those.
+pub(super) fn is_invalid(access: &Access) -> bool {
+    let message = access.answer["message"].as_str().unwrap_or_default();
+    matches!(access.code, 400 | 405 | 415 | 422) && !message.contains("the WatchList feature gate")
 }
 
 fn text(value: &Value) -> String {

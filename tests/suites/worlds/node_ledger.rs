@@ -9,6 +9,7 @@ use model_api::{Access, Kind, Verb};
 use serde_json::Value;
 
 use super::host::{AGENT, Deed};
+use super::ledger::is_invalid;
 use super::plots::condition;
 use super::shutdown::{Kubelet, Story};
 
@@ -133,8 +134,7 @@ impl Ledger<'_> {
     fn access(&mut self, access: &Access) {
         let writes = !matches!(access.verb, Verb::Get | Verb::List | Verb::Watch);
         if !writes || !matches!(access.code, 200 | 201) {
-            let is_invalid = matches!(access.code, 400 | 405 | 415 | 422);
-            if is_invalid && access.agent.starts_with(AGENT) {
+            if is_invalid(access) && access.agent.starts_with(AGENT) {
                 let Access { verb, kind, name, answer, .. } = access;
                 let message = &answer["message"];
                 self.violations.push(format!("{verb:?} of {kind:?} {name} is invalid: {message}"));

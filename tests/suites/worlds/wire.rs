@@ -37,6 +37,8 @@ pub(super) enum Sabotage {
     SpoilStatus,
     /// Goes on to write when all is done.
     NeverRest,
+    /// Repeats a read without a pause.
+    NeverPause,
     /// Calls pods Failed when it sets DisruptionTarget.
     FailAtOnce,
     /// Never sets DisruptionTarget.

@@ -26,6 +26,7 @@ use super::faults::{Drawn, Weather};
 use super::host::{AGENT, Host};
 use super::ledger::{self, CONTROLLER};
 use super::node_ledger::{self, Met};
+use super::pace;
 use super::plan_checks::PlanChecks;
 use super::plots::{Exactness, Plot, condition};
 use super::shutdown::{Kubelet, Plan, Shutdown, Story};
@@ -119,6 +120,11 @@ impl World {
         let mut random = Random::new(seed);
         let start: Timestamp = "2026-11-20T00:00:00Z".parse().expect("must be a time");
         let api = ModelApi::new(start);
+        if options.faults {
+            // Every second server streams no lists, and all give small pages.
+            api.set_streams_lists(seed % 2 == 1);
+            api.set_page_max(Some(1 + (seed / 2 % 3) as usize));
+        }
         let clock = Clock::of_tokio(api.now());
         let host = options.shuts_down.then(|| Arc::new(Host::new(SHUT_DOWN, &api, clock)));
         let of_nodes = match &host {
@@ -170,6 +176,9 @@ impl World {
         tokio::spawn(collect_garbage(world.api.clone()));
         if options.sabotage == Some(Sabotage::NeverRest) {
             tokio::spawn(never_rest(world.api.clone()));
+        }
+        if options.sabotage == Some(Sabotage::NeverPause) {
+            tokio::spawn(never_pause(world.api.clone()));
         }
         let names = if options.standby { &["a", "b"][..] } else { &["a"] };
         for name in names {
@@ -276,6 +285,7 @@ impl World {
         self.check_objects();
         let is_bounded = self.exactness == Exactness::Exact;
         self.violations.extend(ledger::judge(&log, is_bounded));
+        self.violations.extend(pace::judge(&log));
         self.nodes.stop().await.expect("the nodes must stop");
         Report { violations: self.violations, log, drawn: self.drawn, restarts, story }
     }
@@ -351,6 +361,16 @@ async fn never_rest(api: ModelApi) {
             let name = job["metadata"]["name"].as_str().unwrap_or_default();
             jobs.patch(name, &PatchParams::default(), &mark).await.expect("must be taken");
         }
+    }
+}
+
+/// Reads a Job that does not exist as a controller would that takes no answer.
+async fn never_pause(api: ModelApi) {
+    let jobs: Api<Job> = Api::namespaced(api.client(&format!("{CONTROLLER}a")), NAMESPACE);
+    loop {
+        sleep(Duration::from_millis(50)).await;
+        let found = jobs.get_opt("none").await.expect("must be answered");
+        assert!(found.is_none(), "no one creates it");
     }
 }
 
