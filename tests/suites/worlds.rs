@@ -4,6 +4,7 @@
 //!
 //! Replay a seed with `EPILOGUE_WORLD_SEED=17 cargo lab test worlds NAME`.
 
+mod backup;
 mod bus;
 mod faults;
 mod host;
@@ -23,6 +24,7 @@ use epilogue_runtime::telemetry::{self, LogFormat};
 use jiff::Timestamp;
 use model_api::{Access, Kind, Verb};
 
+use backup::Restore;
 use faults::Drawn;
 use host::AGENT;
 use ledger::CONTROLLER;
@@ -111,6 +113,25 @@ fn with_faults_and_crashes_each_pod_counts_once() {
         println!("{what}: {count}");
         assert!(count >= MET_MIN || reports.len() == 1, "too few {what}: {count}");
     }
+}
+
+#[test]
+fn after_a_restore_of_etcd_each_pod_that_the_api_shows_counts_once() {
+    let reports =
+        run_all("restores", Options { faults: true, restores: true, ..Options::default() });
+    let restores: Vec<_> = reports
+        .iter()
+        .flat_map(|it| it.restores.iter().map(move |restore| (it, restore)))
+        .collect();
+    let undone = |(report, restore): &&(&Report, &Restore)| {
+        let undone = &report.log[restore.taken..restore.restored];
+        let counts =
+            |it: &Access| it.code == 200 && it.kind == Kind::Job && it.subresource == "status";
+        undone.iter().any(|it| counts(it) && it.agent.starts_with(CONTROLLER))
+    };
+    let (count, undone) = (restores.len(), restores.iter().filter(undone).count());
+    println!("restores: {count}; with counts that are undone: {undone}");
+    assert!(undone >= MET_MIN || reports.len() == 1, "too few: {count}, {undone}");
 }
 
 #[test]
@@ -242,6 +263,7 @@ fn a_seed_replays_exactly() {
     for options in [
         Options::default(),
         Options { faults: true, standby: true, loses_node: true, ..Options::default() },
+        Options { faults: true, restores: true, ..Options::default() },
         Options { shuts_down: true, ..Options::default() },
         Options { shuts_down: true, faults: true, cancels: true, ..Options::default() },
     ] {
@@ -258,7 +280,15 @@ fn assert_caught(sabotage: Sabotage, text: &str) {
     let begun = Instant::now();
     let (shuts_down, cancels) = (sabotage.is_agents(), sabotage.is_of_cancels());
     let sabotage_of = Some(sabotage);
-    let options = Options { sabotage: sabotage_of, shuts_down, cancels, ..Options::default() };
+    let restores = sabotage.is_of_restores();
+    let options = Options {
+        sabotage: sabotage_of,
+        shuts_down,
+        cancels,
+        faults: restores,
+        restores,
+        ..Options::default()
+    };
     let mut found = Vec::new();
     for seed in 1..=CATCH_WITHIN {
         found.extend(run(seed, options).violations);
@@ -299,6 +329,8 @@ caught! {
         SpoilStatus by "is invalid";
     a_controller_that_never_rests_is_caught:
         NeverRest by "not at rest";
+    a_controller_that_keeps_counts_which_a_restore_undid_is_caught:
+        KeepCounts by "leave the list";
     a_controller_that_calls_without_a_pause_is_caught:
         NeverPause by "calls in 10s";
     an_agent_that_fails_pods_at_once_is_caught:

@@ -1,5 +1,6 @@
 //! Records every call and its answer, for verdicts.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -25,6 +26,8 @@ pub struct Access {
     pub name: String,
     /// Its subresource; empty for the object itself.
     pub subresource: String,
+    /// Its parameters.
+    pub query: Arc<BTreeMap<String, String>>,
     /// Its body; null without one.
     pub body: Arc<Value>,
     /// The HTTP status code of its answer.

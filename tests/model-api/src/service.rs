@@ -22,7 +22,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 use crate::access_log::Access;
 use crate::call::{Call, Verb};
-use crate::faults::{Admission, Fault, FaultId, Flaw};
+use crate::faults::{Admission, Fate, Fault, FaultId, Flaw};
 use crate::kind::Kind;
 use crate::refusal::Refusal;
 use crate::rules;
@@ -155,15 +155,23 @@ impl ModelApi {
         self.state.lock().store.forget();
     }
 
+    /// Skips so many versions, as if the rest of a cluster wrote objects of other kinds.
+    pub fn skip_versions(&self, versions: u64) {
+        self.state.lock().store.skip(versions);
+    }
+
     /// The objects and versions as they are.
     pub fn snapshot(&self) -> Snapshot {
         self.state.lock().store.snapshot()
     }
 
     /// Puts back the objects and versions of a snapshot, as a restored backup of etcd does. The
-    /// server starts anew: all watches break.
+    /// server starts anew: all watches break, and all calls under way.
     pub fn restore(&self, snapshot: &Snapshot) {
-        self.state.lock().store.restore(snapshot);
+        let mut state = self.state.lock();
+        state.store.restore(snapshot);
+        state.starts += 1;
+        drop(state);
         for kind in Kind::ALL {
             self.cut_watches(kind, true);
         }
@@ -175,11 +183,12 @@ impl ModelApi {
             Ok(call) => call,
             Err(refusal) => return respond(refusal.code, &refusal.status(), None),
         };
-        let fate = self.state.lock().faults.fate(&call);
+        let (fate, starts) = self.begin(&call);
         if !fate.delay.is_zero() {
             tokio::time::sleep(fate.delay).await;
         }
-        if fate.lose_request {
+        let has_restarted = || self.state.lock().starts != starts;
+        if fate.lose_request || has_restarted() {
             return Err(BROKEN.into());
         }
         let bytes = body.collect_bytes().await?;
@@ -193,13 +202,19 @@ impl ModelApi {
         if !fate.delay_reply.is_zero() {
             tokio::time::sleep(fate.delay_reply).await;
         }
-        if fate.lose_reply {
+        if fate.lose_reply || has_restarted() {
             return Err(BROKEN.into());
         }
         match (stream, done) {
             (Some(Ok(stream)), Ok(_)) => streaming(stream, call),
             (_, done) => reply(&call, done),
         }
+    }
+
+    /// What will happen to a call, and how often the server had started when it came.
+    fn begin(&self, call: &Call) -> (Fate, u64) {
+        let mut state = self.state.lock();
+        (state.faults.fate(call), state.starts)
     }
 
     /// Does the work of a call whose watch, if it is one, is open. Records it.

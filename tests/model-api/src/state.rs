@@ -29,6 +29,8 @@ pub(crate) struct State {
     pub(crate) cuts: BTreeMap<Kind, Cut>,
     /// Jobs of which the API stores the next write even if it changes nothing.
     pub(crate) unsettled: BTreeSet<String>,
+    /// How often the server has started anew.
+    pub(crate) starts: u64,
     start: Timestamp,
     began: Instant,
     number: u64,
@@ -51,6 +53,7 @@ impl State {
             log: Vec::new(),
             cuts: BTreeMap::new(),
             unsettled: BTreeSet::new(),
+            starts: 0,
             start,
             began: Instant::now(),
             number: 0,
@@ -319,6 +322,7 @@ impl State {
             namespace: call.namespace.clone(),
             name: call.name.clone(),
             subresource: call.subresource.clone(),
+            query: Arc::new(call.query.clone()),
             body: Arc::new(body),
             code,
             reason,

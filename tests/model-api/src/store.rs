@@ -136,6 +136,11 @@ impl Store {
         self.changes.push(Change { version, kind, key, old, new, at });
     }
 
+    /// Skips so many versions, as if objects of other kinds were written.
+    pub(crate) fn skip(&mut self, versions: u64) {
+        self.version += versions;
+    }
+
     /// Forgets all changes up to now.
     pub(crate) fn forget(&mut self) {
         self.floor = self.version;

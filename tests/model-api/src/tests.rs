@@ -264,6 +264,14 @@ async fn a_restored_backup_has_older_versions_and_breaks_watches() {
     assert_eq!(events.next().await.as_deref(), Some("broken"));
     assert_eq!(model.version(), version);
     assert!(model.get(Kind::Pod, NS, "b").is_none());
+    let late = Effect::Delay(Duration::from_secs(5));
+    model.inject(Fault::of(Matcher::on(Verb::Create, Kind::Pod), late).times(1));
+    let (lost, ()) = tokio::join!(create(&model, "late"), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        model.restore(&snapshot);
+    });
+    assert!(matches!(lost, Err(kube::Error::Service(_))), "its server is gone");
+    assert!(model.get(Kind::Pod, NS, "late").is_none());
     // A watch from a version that does not exist yet waits until it is passed.
     let mut ahead = pin!(watch(&model, &format!("resourceVersion={}", version + 1)));
     let (next, ()) = tokio::join!(ahead.next(), async {

@@ -2,7 +2,6 @@
 //! its writes. Decides nothing.
 
 use std::collections::HashSet;
-use std::pin::pin;
 use std::time::Duration;
 
 use epilogue_runtime::clock::Clock;
@@ -29,12 +28,32 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A request of a test to the nodes. Each is answered when it is true in the API.
 #[derive(Debug)]
 pub(super) enum Command {
-    ShutDown { node: usize, done: oneshot::Sender<()> },
-    Vanish { node: usize, done: oneshot::Sender<()> },
-    Behead { node: usize, done: oneshot::Sender<()> },
-    Signal { uid: String, signal: Signal },
-    Revive { node: usize, done: oneshot::Sender<()> },
-    SetScript { script: Script, done: oneshot::Sender<()> },
+    ShutDown {
+        node: usize,
+        done: oneshot::Sender<()>,
+    },
+    Vanish {
+        node: usize,
+        done: oneshot::Sender<()>,
+    },
+    Behead {
+        node: usize,
+        done: oneshot::Sender<()>,
+    },
+    Signal {
+        uid: String,
+        signal: Signal,
+    },
+    Revive {
+        node: usize,
+        done: oneshot::Sender<()>,
+    },
+    /// The kubelets start again: the watch begins anew.
+    Restart,
+    SetScript {
+        script: Script,
+        done: oneshot::Sender<()>,
+    },
 }
 
 /// The state that a command waits for.
@@ -58,6 +77,8 @@ struct Driver {
     world: World,
     /// The pods of an incomplete list.
     listing: Vec<PodView>,
+    /// Whether the next list is that of kubelets that start again.
+    restarts: bool,
     waiting: Vec<(usize, Until, oneshot::Sender<()>)>,
     silent: watch::Sender<HashSet<usize>>,
     clock: Clock,
@@ -72,11 +93,15 @@ pub(super) async fn run(
     mut ends: Ends,
 ) {
     let (silent, clock) = (ends.silent, ends.clock);
-    let mut driver = Driver { world, listing: Vec::new(), waiting: Vec::new(), silent, clock };
+    let (listing, waiting) = (Vec::new(), Vec::new());
+    let mut driver = Driver { world, listing, restarts: false, waiting, silent, clock };
     // Not every version streams lists; 1.33 does not.
     let config = watcher::Config::default();
-    let backoff = Pauses { next: PAUSE_FIRST };
-    let mut events = pin!(watch_pods(pods, config).backoff(backoff));
+    let watch = || {
+        let backoff = Pauses { next: PAUSE_FIRST };
+        watch_pods(pods.clone(), config.clone()).backoff(backoff).boxed()
+    };
+    let mut events = watch();
     let mut writes: JoinSet<(Write, WriteResult)> = JoinSet::new();
     loop {
         while writes.len() < writes_max
@@ -98,7 +123,12 @@ pub(super) async fn run(
             () = ends.stop.cancelled() => break,
             Some(event) = events.next() => driver.take_in_ready(event, &mut events),
             Some(sent) = writes.join_next() => driver.finished(sent),
-            Some(command) = ends.commands.recv() => driver.obey(command),
+            Some(command) = ends.commands.recv() => {
+                if matches!(command, Command::Restart) {
+                    events = watch();
+                }
+                driver.obey(command);
+            }
             () = sleep_until(deadline, clock) => {}
         }
     }
@@ -150,7 +180,11 @@ impl Driver {
             Ok(Event::InitApply(pod)) => self.listing.extend(PodView::from_object(pod)),
             Ok(Event::InitDone) => {
                 let list = std::mem::take(&mut self.listing);
-                self.world.replace(list, now);
+                if std::mem::take(&mut self.restarts) {
+                    self.world.restart(list, now);
+                } else {
+                    self.world.replace(list, now);
+                }
             }
             Ok(Event::Apply(pod)) => {
                 if let Some(pod) = PodView::from_object(pod) {
@@ -197,6 +231,7 @@ impl Driver {
                 });
                 self.waiting.push((node, Until::Quiet, done));
             }
+            Command::Restart => self.restarts = true,
             Command::SetScript { script, done } => {
                 self.world.set_script(script);
                 // The caller may have stopped waiting.

@@ -26,6 +26,9 @@ const BACKOFF_FACTOR_MAX: u32 = 30;
 pub(super) struct Pace {
     pub(super) skip_running: bool,
     pub(super) restart_backoff: Duration,
+    /// Keeps the containers of ended pods, so that they can be reported again. Benches leave
+    /// 100,000 ended pods behind, and do without.
+    pub(super) remembers: bool,
 }
 
 /// The next write that the node wants.
@@ -243,14 +246,18 @@ impl PodMachine {
         (self.ended() && self.delete_needed).then_some(Need::Delete)
     }
 
+    /// The API has gone back, and need not show what was written.
+    pub(super) fn report_again(&mut self, pod: &PodView) {
+        self.unwritten = pod.ended.is_none();
+        (self.deletion_seen, self.delete_needed) = (false, false);
+    }
+
     /// The API accepted the write.
     pub(super) fn written(&mut self, need: &Need) {
         match need {
             Need::Status(_) => {
                 self.unwritten = false;
-                if self.ended() {
-                    // Benches leave 100,000 ended pods behind; their containers are already
-                    // written.
+                if self.ended() && !self.pace.remembers {
                     self.status.containers = Vec::new();
                 }
             }
@@ -471,7 +478,8 @@ mod tests {
 
     use super::*;
 
-    const PACE: Pace = Pace { skip_running: false, restart_backoff: Duration::from_millis(100) };
+    const PACE: Pace =
+        Pace { skip_running: false, restart_backoff: Duration::from_millis(100), remembers: false };
 
     fn at(ms: i64) -> Timestamp {
         Timestamp::from_millisecond(1_000_000 + ms).unwrap()

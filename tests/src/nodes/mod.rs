@@ -65,6 +65,8 @@ pub struct Options {
     pub skip_running: bool,
     /// The wait before a container's first restart; doubles up to 30 times itself (kubelet: 10 s).
     pub restart_backoff: Duration,
+    /// Keep what is known of ended pods, so that kubelets that start again can report it.
+    pub remembers: bool,
     /// The longest grace of a pod when its node shuts down.
     pub shutdown_grace: Duration,
     /// Maximum number of concurrent writes.
@@ -89,6 +91,7 @@ impl Default for Options {
             default_script: "succeed".to_owned(),
             skip_running: false,
             restart_backoff: Duration::from_millis(100),
+            remembers: false,
             shutdown_grace: Duration::from_secs(30),
             writes_max: 64,
             heartbeat: Some(Duration::from_secs(10)),
@@ -155,6 +158,7 @@ impl SimulatedNodes {
             pace: Pace {
                 skip_running: options.skip_running,
                 restart_backoff: options.restart_backoff,
+                remembers: options.remembers,
             },
             shutdown_grace: options.shutdown_grace,
             script,
@@ -213,6 +217,16 @@ impl SimulatedNodes {
             let commands = commands.clone();
             // Nodes that have stopped have no processes.
             tokio::spawn(async move { commands.send(Command::Signal { uid, signal }).await.ok() });
+        }
+    }
+
+    /// What lets all kubelets start again: they list their pods, and report what they know of them.
+    pub fn restarter(&self) -> impl Fn() + Clone + Send + Sync + 'static {
+        let commands = self.commands.clone();
+        move || {
+            let commands = commands.clone();
+            // Nodes that have stopped do not start again.
+            tokio::spawn(async move { commands.send(Command::Restart).await.ok() });
         }
     }
 

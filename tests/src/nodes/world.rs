@@ -2,6 +2,7 @@
 //! which writes are due, now or later.
 
 mod processes;
+mod restart;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -198,7 +199,7 @@ impl World {
             tracked.take_on(&self.settings, self.nodes[node].state, now);
         } else if let Some(machine) = &mut tracked.machine {
             machine.observe(&tracked.view, now);
-            if machine.reported() {
+            if machine.reported() && !self.settings.pace.remembers {
                 tracked.view.containers = Vec::new();
             }
         }
@@ -489,7 +490,11 @@ mod tests {
         World::new(Settings {
             nodes: nodes.iter().map(|name| (*name).to_owned()).collect(),
             bind: Bind::RoundRobin,
-            pace: Pace { skip_running: true, restart_backoff: Duration::from_millis(100) },
+            pace: Pace {
+                skip_running: true,
+                restart_backoff: Duration::from_millis(100),
+                remembers: false,
+            },
             shutdown_grace: Duration::from_secs(30),
             script: Script::default(),
             observer: None,
@@ -581,6 +586,32 @@ mod tests {
         let early = pod("z-early", Some("n0"), "fail times=2; succeed");
         world.replace(vec![late, early], at(10));
         assert_eq!(run(&mut world, 10), ["z-early Failed", "a-late Succeeded"]);
+        assert_eq!(world.pods.len(), 2);
+    }
+
+    #[test]
+    fn kubelets_that_start_again_report_what_the_api_lost() {
+        let mut world = world(&["n0", "n1"]);
+        world.settings.pace.remembers = true;
+        let fails = |name, node| pod(name, node, "fail exit=3 times=1; succeed");
+        for name in ["a", "gone", "unbound"] {
+            world.observe(PodView { owner: None, ..fails(name, None) }, at(0));
+        }
+        run(&mut world, 0);
+        let ended = PodView {
+            ended: Some(super::super::pod::TerminalPhase::Failed),
+            ..fails("a", Some("n0"))
+        };
+        world.observe(ended, at(1));
+        assert_eq!(run(&mut world, 1), [""; 0]);
+        // The API has gone back: one pod runs, one was never created, one was not bound.
+        world.restart(vec![fails("a", Some("n0")), fails("unbound", None)], at(2));
+        let write = world.poll(at(2)).expect("a report");
+        let WriteKind::Pod(Need::Status(patch)) = &write.kind else { panic!("{write:?}") };
+        assert_eq!(patch["status"]["phase"], "Failed");
+        assert_eq!(patch["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], 3);
+        world.finished(&write, WriteResult::Done, at(2));
+        assert_eq!(run(&mut world, 2)[0][.."unbound bind".len()], *"unbound bind");
         assert_eq!(world.pods.len(), 2);
     }
 

@@ -11,6 +11,7 @@ use serde_json::json;
 use simulation::controller::Random;
 use tokio::time::{Instant, sleep};
 
+use super::backup::{Backups, Restore};
 use super::ledger::CONTROLLER;
 use super::plots::{DELETED, REMOVED, SUSPENDED};
 use super::world::{LEASE, LEASES, NAMESPACE};
@@ -54,16 +55,25 @@ pub(super) struct Weather {
     /// How the user agents begin whose calls have faults.
     pub(super) agents: &'static [&'static str],
     pub(super) drawn: Drawn,
+    /// Backups of etcd that are taken and restored, if any are.
+    pub(super) backups: Option<Backups>,
     /// Faults that end at a time.
     pub(super) on: Vec<(Instant, FaultId)>,
 }
 
 impl Weather {
-    pub(super) async fn blow(mut self) -> Drawn {
+    /// Returns what was drawn, and the restores of etcd.
+    pub(super) async fn blow(mut self) -> (Drawn, Vec<Restore>) {
         let ends = Instant::now() + LASTS;
         while Instant::now() < ends {
             sleep(self.random.millis(100, 5_000)).await;
             self.lift(Instant::now());
+            if let Some(backups) = &mut self.backups
+                && self.random.percent(12)
+            {
+                backups.turn().await;
+                continue;
+            }
             let kinds = if self.replicas > 1 { 11 } else { 9 };
             match self.random.below(kinds) {
                 0 => self.lose(),
@@ -84,7 +94,7 @@ impl Weather {
         for kind in [Kind::Pod, Kind::Job] {
             self.api.set_watch_lag(kind, Duration::ZERO);
         }
-        self.drawn
+        (self.drawn, self.backups.map_or_else(Vec::new, |it| it.restores))
     }
 
     fn lift(&mut self, now: Instant) {

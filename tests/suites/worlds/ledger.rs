@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use model_api::{Access, Kind, Verb};
 use serde_json::Value;
 
+use super::backup::Restore;
 use super::plots::condition;
 
 /// The finalizer of pods that are not counted yet.
@@ -17,7 +18,7 @@ const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 pub(super) const CONTROLLER: &str = "epilogue-controller/";
 
 /// What the API knows of a Job.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct JobSeen {
     name: String,
     indexed: bool,
@@ -33,7 +34,7 @@ struct JobSeen {
 }
 
 /// What the API knows of a pod.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct PodSeen {
     name: String,
     job: String,
@@ -53,23 +54,37 @@ struct PodSeen {
 }
 
 /// What the log shows up to now.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     jobs: BTreeMap<String, JobSeen>,
     pods: BTreeMap<String, PodSeen>,
     nodes: BTreeSet<String>,
     /// Whether no Job may ever have more active pods than it asks for.
     is_bounded: bool,
+    /// Whether etcd was restored and the controller has not listed pods since: it acts on what was
+    /// undone.
+    is_misled: bool,
+    /// Jobs that it wrote meanwhile, and those whose pods it wrote. Their counts promise nothing.
+    misled: BTreeSet<String>,
     /// Pods that lost their finalizer and were not counted then, with the time.
     released: Vec<(String, String)>,
     violations: Vec<String>,
 }
 
 /// The violations of a whole run. Where nothing was lost and one replica worked, no Job may ever
-/// have more active pods than it asks for.
-pub(super) fn judge(log: &[Access], is_bounded: bool) -> Vec<String> {
+/// have more active pods than it asks for. What a restore undoes has never happened, and counts as
+/// little as the API shows it; what it broke is a violation all the same.
+pub(super) fn judge(log: &[Access], restores: &[Restore], is_bounded: bool) -> Vec<String> {
     let mut ledger = Ledger { is_bounded, ..Ledger::default() };
-    for access in log {
+    let mut saved = BTreeMap::new();
+    for (number, access) in log.iter().enumerate() {
+        if restores.iter().any(|it| it.taken == number) {
+            saved.insert(number, ledger.clone());
+        }
+        if let Some(it) = restores.iter().find(|it| it.restored == number) {
+            let Ledger { misled, violations, .. } = ledger;
+            ledger = Ledger { is_misled: true, misled, violations, ..saved[&it.taken].clone() };
+        }
         ledger.read(access);
     }
     ledger.end();
@@ -84,6 +99,9 @@ impl Ledger {
             let message = &answer["message"];
             self.violations.push(format!("{verb:?} of {kind:?} {name} is invalid: {message}"));
         }
+        if is_ours && lists_pods(access) {
+            self.is_misled = false;
+        }
         let writes = !matches!(access.verb, Verb::Get | Verb::List | Verb::Watch);
         if !writes || !matches!(access.code, 200 | 201) {
             return;
@@ -94,7 +112,7 @@ impl Ledger {
                 let all = self.jobs.values_mut().filter(|job| job.name == access.name);
                 all.for_each(|job| job.gone = true);
             }
-            Kind::Job => self.job(access, object),
+            Kind::Job => self.job(access, object, is_ours),
             Kind::Pod if object["kind"] != "Status" => self.pod(access, object, is_ours),
             Kind::Node => {
                 if access.verb == Verb::Delete {
@@ -107,7 +125,7 @@ impl Ledger {
         }
     }
 
-    fn job(&mut self, access: &Access, object: &Value) {
+    fn job(&mut self, access: &Access, object: &Value, is_ours: bool) {
         let (at, status) = (access.at, &object["status"]);
         let uid = text(&object["metadata"]["uid"]);
         let job = self.jobs.entry(uid.clone()).or_default();
@@ -168,8 +186,13 @@ impl Ledger {
         if job.has_ended && job.listed.iter().any(|all| !all.is_empty()) {
             found.push("has ended with uncounted pods".to_owned());
         }
-        let name = &job.name;
-        self.violations.extend(found.into_iter().map(|it| format!("{at} {name} {it}")));
+        if is_ours && self.is_misled {
+            self.misled.insert(uid.clone());
+        }
+        if !self.misled.contains(&uid) {
+            let name = &job.name;
+            self.violations.extend(found.into_iter().map(|it| format!("{at} {name} {it}")));
+        }
     }
 
     fn pod(&mut self, access: &Access, object: &Value, is_ours: bool) {
@@ -184,6 +207,9 @@ impl Ledger {
         let is_new = access.verb == Verb::Create;
         let job = owner.into_iter().next().unwrap_or_default();
         let has_ended = self.jobs.get(&job).is_some_and(|job| job.has_ended);
+        if is_ours && self.is_misled {
+            self.misled.insert(job.clone());
+        }
         let mut pod = PodSeen {
             name: text(&metadata["name"]),
             job,
@@ -253,14 +279,15 @@ impl Ledger {
         for (uid, at) in std::mem::take(&mut self.released) {
             let pod = &self.pods[&uid];
             // A pod in excess goes without being counted.
-            if !pod.is_excess() {
+            if !pod.is_excess() && !self.misled.contains(&pod.job) {
                 let (name, phase) = (&pod.name, &pod.phase);
                 let text = format!("{at} {name}, {phase}, loses its finalizer uncounted");
                 self.violations.push(text);
             }
         }
         for (uid, pod) in &self.pods {
-            if pod.must_count && !pod.is_excess() && !self.is_counted(uid, pod) {
+            let is_misled = self.misled.contains(&pod.job);
+            if pod.must_count && !is_misled && !pod.is_excess() && !self.is_counted(uid, pod) {
                 self.violations.push(format!("{} is {} and never counted", pod.name, pod.phase));
             }
         }
@@ -272,6 +299,17 @@ impl PodSeen {
     fn is_excess(&self) -> bool {
         self.unwanted || self.may_be_excess
     }
+}
+
+/// Whether a call lists all pods, or begins a watch by that.
+fn lists_pods(access: &Access) -> bool {
+    let has = |name| access.query.contains_key(name);
+    let lists = match access.verb {
+        Verb::List => !has("fieldSelector") && !has("labelSelector"),
+        Verb::Watch => has("sendInitialEvents"),
+        _ => false,
+    };
+    lists && access.kind == Kind::Pod && access.code == 200
 }
 
 /// Whether the server finds a request invalid. One that streams no lists says so of those.

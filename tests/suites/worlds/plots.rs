@@ -43,6 +43,8 @@ pub(super) enum Exactness {
     MorePods,
     /// Pods may fail that their scripts let succeed, too.
     LostPods,
+    /// The same, because a restore shows pods again that were stopped since.
+    Restored,
     /// The same, and pods run long enough that a shutdown ends some.
     Shutdown,
 }
@@ -50,7 +52,7 @@ pub(super) enum Exactness {
 impl Exactness {
     /// Whether pods may fail that their scripts let succeed.
     fn is_lossy(self) -> bool {
-        matches!(self, Self::LostPods | Self::Shutdown)
+        matches!(self, Self::LostPods | Self::Restored | Self::Shutdown)
     }
 }
 
@@ -72,7 +74,12 @@ impl Plot {
             deleted, removed,
         ];
         let of_lossy = [succeed, indexed, ignored];
-        let choices = if exactness.is_lossy() { &of_lossy[..] } else { &of_all };
+        let of_restored = [succeed, retry, indexed, exhaust, suspended, deleted, removed];
+        let choices = match exactness {
+            Exactness::Restored => &of_restored[..],
+            _ if exactness.is_lossy() => &of_lossy,
+            _ => &of_all,
+        };
         let (kind, mut spec, mut script, expect) = random.pick(choices)(random);
         if exactness == Exactness::Shutdown {
             let is_long = random.percent(40);
@@ -80,7 +87,7 @@ impl Plot {
             let on_term = random.pick(&ON_TERM);
             script = format!("succeed after={seconds}s {on_term}");
         }
-        if exactness.is_lossy() && kind != "ignored" {
+        if exactness.is_lossy() && !matches!(kind, "ignored" | "exhaust") {
             spec["backoffLimit"] = 50.into();
         }
         if random.percent(40) && spec.get("podFailurePolicy").is_none() {
@@ -131,10 +138,10 @@ impl Plot {
             Exactness::Exact => expect.failed.contains(&failed),
             // A pod that would have failed may be deleted as excess first.
             Exactness::MorePods if kind == "Complete" => failed <= *expect.failed.end(),
-            Exactness::MorePods => failed >= *expect.failed.start(),
-            Exactness::LostPods | Exactness::Shutdown => {
-                !name.starts_with("ignored") || failed == 0
+            Exactness::MorePods | Exactness::Restored if kind == "Failed" => {
+                failed >= *expect.failed.start()
             }
+            _ => !name.starts_with("ignored") || failed == 0,
         };
         if !fits {
             let expected = &expect.failed;

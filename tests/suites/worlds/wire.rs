@@ -1,6 +1,8 @@
 //! The way of a request from a controller to the model. A request that was sent arrives even if its
 //! sender is gone. A sabotage changes requests, so that each verdict is seen to fire.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use epilogue_runtime::rate_limit::{RateLimit, RateLimited};
@@ -39,6 +41,8 @@ pub(super) enum Sabotage {
     NeverRest,
     /// Repeats a read without a pause.
     NeverPause,
+    /// Never counts fewer pods of a Job than it once did, even if the API has gone back.
+    KeepCounts,
     /// Calls pods Failed when it sets DisruptionTarget.
     FailAtOnce,
     /// Never sets DisruptionTarget.
@@ -63,6 +67,11 @@ impl Sabotage {
             || matches!(self, FailAtOnce | LeaveAtOnce | NeverMark | NeverReport | SpoilMark)
     }
 
+    /// Whether it is a mistake after a restore of etcd.
+    pub(super) fn is_of_restores(self) -> bool {
+        self == Self::KeepCounts
+    }
+
     /// Whether it is an agent's mistake after a cancelled shutdown.
     pub(super) fn is_of_cancels(self) -> bool {
         matches!(self, Self::NeverClear | Self::KeepTaint)
@@ -75,12 +84,14 @@ pub(super) struct Wire {
     api: ModelApi,
     agent: HeaderValue,
     sabotage: Option<Sabotage>,
+    /// The most pods of each Job that were counted as succeeded, for a sabotage.
+    most: Arc<Mutex<BTreeMap<String, i64>>>,
 }
 
 impl Wire {
     pub(super) fn new(api: &ModelApi, agent: &str, sabotage: Option<Sabotage>) -> Self {
         let agent = HeaderValue::from_str(agent).expect("must be a header's value");
-        Self { api: api.clone(), agent, sabotage }
+        Self { api: api.clone(), agent, sabotage, most: Arc::default() }
     }
 
     /// A client with the program's own handling of 429 and of replies that do not come.
@@ -141,6 +152,12 @@ impl Wire {
             Sabotage::CountOnceMore if counts => {
                 let succeeded = object["status"]["succeeded"].as_i64().unwrap_or(0);
                 object["status"]["succeeded"] = (succeeded + 1).into();
+            }
+            Sabotage::KeepCounts if counts => {
+                let mut all = self.most.lock().expect("no one panicked");
+                let most = all.entry(path).or_default();
+                *most = object["status"]["succeeded"].as_i64().unwrap_or(0).max(*most);
+                object["status"]["succeeded"] = (*most).into();
             }
             Sabotage::SpoilStatus if counts => object["status"]["active"] = (-1).into(),
             Sabotage::KeepFinalizers if releases => parts.method = Method::GET,

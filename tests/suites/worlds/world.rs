@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::backup::{Backups, Restore};
 use super::faults::{Drawn, Weather};
 use super::host::{AGENT, Host};
 use super::ledger::{self, CONTROLLER};
@@ -63,6 +64,8 @@ pub(super) struct Options {
     pub(super) standby: bool,
     /// Faults of the API and of the network.
     pub(super) faults: bool,
+    /// Amid the faults, backups of etcd are restored.
+    pub(super) restores: bool,
     /// A node is lost, and pod GC runs.
     pub(super) loses_node: bool,
     /// A node shuts down, with its agent.
@@ -78,6 +81,7 @@ pub(super) struct Report {
     pub(super) violations: Vec<String>,
     pub(super) log: Vec<Access>,
     pub(super) drawn: Drawn,
+    pub(super) restores: Vec<Restore>,
     /// How many controllers ended and were started again.
     pub(super) restarts: u32,
     /// The shutdown of the node, if it had one, and what the verdicts met.
@@ -113,6 +117,7 @@ struct World {
     plots: Vec<Plot>,
     violations: Vec<String>,
     drawn: Drawn,
+    restores: Vec<Restore>,
 }
 
 impl World {
@@ -135,11 +140,13 @@ impl World {
                 ..nodes::Options::default()
             },
         };
-        let of_nodes = nodes::Options { nodes: 3, clock, ..of_nodes };
+        let remembers = options.restores;
+        let of_nodes = nodes::Options { nodes: 3, clock, remembers, ..of_nodes };
         let nodes = SimulatedNodes::start(api.client("kubelet/1"), of_nodes).await;
         let nodes = nodes.expect("the nodes must start");
         let exactness = match options {
             Options { shuts_down: true, .. } => Exactness::Shutdown,
+            Options { restores: true, .. } => Exactness::Restored,
             Options { loses_node: true, .. } => Exactness::LostPods,
             Options { standby: false, faults: false, .. } => Exactness::Exact,
             _ => Exactness::MorePods,
@@ -172,6 +179,7 @@ impl World {
             plots,
             violations,
             drawn,
+            restores: Vec::new(),
         };
         tokio::spawn(collect_garbage(world.api.clone()));
         if options.sabotage == Some(Sabotage::NeverRest) {
@@ -202,7 +210,11 @@ impl World {
             let both: &[&str] = &[CONTROLLER, AGENT];
             let agents = if self.options.shuts_down { both } else { &[CONTROLLER] };
             let (drawn, on) = (Drawn::default(), Vec::new());
-            let weather = Weather { api, random, replicas, agents, drawn, on };
+            let backups = self
+                .options
+                .restores
+                .then(|| Backups::new(&self.api, &self.plots, Box::new(self.nodes.restarter())));
+            let weather = Weather { api, random, replicas, agents, drawn, backups, on };
             tokio::spawn(weather.blow())
         });
         let begun = Instant::now();
@@ -229,7 +241,7 @@ impl World {
             self.story = Some(story);
         }
         if let Some(weather) = weather {
-            self.drawn = weather.await.expect("the faults must end");
+            (self.drawn, self.restores) = weather.await.expect("the faults must end");
         }
         let limit = if self.options.sabotage.is_some() { BROKEN_WITHIN } else { ENDS_WITHIN };
         while !self.have_ended() && begun.elapsed() < limit {
@@ -284,10 +296,11 @@ impl World {
         self.check_rest(&log, rests, ended);
         self.check_objects();
         let is_bounded = self.exactness == Exactness::Exact;
-        self.violations.extend(ledger::judge(&log, is_bounded));
+        self.violations.extend(ledger::judge(&log, &self.restores, is_bounded));
         self.violations.extend(pace::judge(&log));
         self.nodes.stop().await.expect("the nodes must stop");
-        Report { violations: self.violations, log, drawn: self.drawn, restarts, story }
+        let Self { violations, drawn, restores, .. } = self;
+        Report { violations, log, drawn, restores, restarts, story }
     }
 
     fn judge_story(&mut self, log: &[Access]) -> Option<(Story, Met)> {

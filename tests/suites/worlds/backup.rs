@@ -1,0 +1,82 @@
+//! Backups of etcd: takes one, restores it later, and remembers both times for the verdicts.
+
+use std::time::Duration;
+
+use k8s_openapi::api::batch::v1::Job;
+use kube::api::{Api, PostParams};
+use model_api::{Kind, ModelApi, Snapshot};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::plots::Plot;
+use super::world::NAMESPACE;
+
+/// Writes of other kinds of objects since a backup. A restored API must not reach the version again
+/// at which a watch was, before the watch asks: whoever restores a backup that is so young has to
+/// bump the versions.
+const OTHER_WRITES: u64 = 100_000;
+
+/// A younger backup is not restored: a watch that lags may not have shown anything since, although
+/// the controller has written, and then nothing shows that the API has gone back.
+const AGE_MIN: Duration = Duration::from_secs(30);
+
+/// A restore: what was called between the backup and it has never happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Restore {
+    /// How many calls the backup has.
+    pub(super) taken: usize,
+    /// How many calls there were at the restore.
+    pub(super) restored: usize,
+}
+
+/// Whoever cares for etcd.
+pub(super) struct Backups {
+    api: ModelApi,
+    plots: Vec<Plot>,
+    /// Lets the kubelets start again.
+    restart: Box<dyn Fn() + Send + Sync>,
+    last: Option<(Snapshot, usize, Instant)>,
+    pub(super) restores: Vec<Restore>,
+}
+
+impl Backups {
+    pub(super) fn new(
+        api: &ModelApi,
+        plots: &[Plot],
+        restart: Box<dyn Fn() + Send + Sync>,
+    ) -> Self {
+        let (api, plots) = (api.clone(), plots.to_vec());
+        Self { api, plots, restart, last: None, restores: Vec::new() }
+    }
+
+    /// Takes a backup, or restores the one that it has.
+    pub(super) async fn turn(&mut self) {
+        let calls = self.api.log().len();
+        let is_young = |it: &(Snapshot, usize, Instant)| it.2.elapsed() < AGE_MIN;
+        if self.last.as_ref().is_some_and(is_young) {
+            return;
+        }
+        let Some((snapshot, taken, _)) = self.last.take() else {
+            self.last = Some((self.api.snapshot(), calls, Instant::now()));
+            self.api.skip_versions(OTHER_WRITES);
+            return;
+        };
+        let before = self.api.list(Kind::Job, NAMESPACE);
+        self.api.restore(&snapshot);
+        self.restores.push(Restore { taken, restored: calls });
+        (self.restart)();
+        self.create_again(&before).await;
+    }
+
+    /// Users create the Jobs that the backup has not.
+    async fn create_again(&self, before: &[impl std::ops::Deref<Target = Value>]) {
+        let jobs: Api<Job> = Api::namespaced(self.api.client("user/1"), NAMESPACE);
+        for plot in &self.plots {
+            let was_there = before.iter().any(|job| job["metadata"]["name"] == *plot.name);
+            if was_there && self.api.get(Kind::Job, NAMESPACE, &plot.name).is_none() {
+                let job = serde_json::from_value(plot.job.clone()).expect("must be a Job");
+                jobs.create(&PostParams::default(), &job).await.expect("must be created");
+            }
+        }
+    }
+}
