@@ -9,6 +9,7 @@ mod bus;
 mod faults;
 mod host;
 mod ledger;
+mod namespaces;
 mod node_ledger;
 mod pace;
 mod plan_checks;
@@ -17,6 +18,7 @@ mod shutdown;
 mod wire;
 mod world;
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
@@ -28,6 +30,7 @@ use backup::Restore;
 use faults::Drawn;
 use host::AGENT;
 use ledger::CONTROLLER;
+use namespaces::DOOMED;
 use node_ledger::Met;
 use shutdown::{Kubelet, Story};
 use wire::Sabotage;
@@ -132,6 +135,27 @@ fn after_a_restore_of_etcd_each_pod_that_the_api_shows_counts_once() {
     let (count, undone) = (restores.len(), restores.iter().filter(undone).count());
     println!("restores: {count}; with counts that are undone: {undone}");
     assert!(undone >= MET_MIN || reports.len() == 1, "too few: {count}, {undone}");
+}
+
+#[test]
+fn a_namespace_that_is_deleted_goes_with_its_jobs() {
+    let reports =
+        run_all("namespaces", Options { faults: true, dooms: true, ..Options::default() });
+    let log = || reports.iter().flat_map(|it| &it.log).filter(|it| it.namespace == DOOMED);
+    let ours = || log().filter(|it| it.agent.starts_with(CONTROLLER));
+    let is_refused = |it: &&Access| {
+        let causes = &it.answer["details"]["causes"];
+        it.verb == Verb::Create && causes[0]["reason"] == "NamespaceTerminating"
+    };
+    let refused = ours().filter(|it| it.kind == Kind::Pod).filter(is_refused).count();
+    let pods: BTreeSet<&str> = log()
+        .filter(|it| it.verb == Verb::Delete && it.kind == Kind::Pod)
+        .map(|it| it.name.as_str())
+        .collect();
+    for (what, count) in [("refused pods", refused), ("deleted pods", pods.len())] {
+        println!("{what}: {count}");
+        assert!(count >= MET_MIN || reports.len() == 1, "too few {what}: {count}");
+    }
 }
 
 #[test]
@@ -264,6 +288,7 @@ fn a_seed_replays_exactly() {
         Options::default(),
         Options { faults: true, standby: true, loses_node: true, ..Options::default() },
         Options { faults: true, restores: true, ..Options::default() },
+        Options { faults: true, dooms: true, ..Options::default() },
         Options { shuts_down: true, ..Options::default() },
         Options { shuts_down: true, faults: true, cancels: true, ..Options::default() },
     ] {
@@ -287,6 +312,7 @@ fn assert_caught(sabotage: Sabotage, text: &str) {
         cancels,
         faults: restores,
         restores,
+        dooms: sabotage.is_of_namespaces(),
         ..Options::default()
     };
     let mut found = Vec::new();
@@ -331,6 +357,8 @@ caught! {
         NeverRest by "not at rest";
     a_controller_that_keeps_counts_which_a_restore_undid_is_caught:
         KeepCounts by "leave the list";
+    a_controller_that_holds_a_namespace_is_caught:
+        HoldNamespace by "is not gone";
     a_controller_that_calls_without_a_pause_is_caught:
         NeverPause by "calls in 10s";
     an_agent_that_fails_pods_at_once_is_caught:

@@ -16,6 +16,7 @@ use model_api::{Kind, ModelApi, ReplyBody};
 use serde_json::{Value, json};
 use tower::{BoxError, Service};
 
+use super::namespaces::DOOMED;
 use super::node_ledger::TAINT;
 
 /// A mistake that a controller could make.
@@ -43,6 +44,8 @@ pub(super) enum Sabotage {
     NeverPause,
     /// Never counts fewer pods of a Job than it once did, even if the API has gone back.
     KeepCounts,
+    /// Leaves the tracking finalizers of pods in a namespace that is deleted.
+    HoldNamespace,
     /// Calls pods Failed when it sets DisruptionTarget.
     FailAtOnce,
     /// Never sets DisruptionTarget.
@@ -65,6 +68,11 @@ impl Sabotage {
         use Sabotage::{FailAtOnce, LeaveAtOnce, NeverMark, NeverReport, SpoilMark};
         self.is_of_cancels()
             || matches!(self, FailAtOnce | LeaveAtOnce | NeverMark | NeverReport | SpoilMark)
+    }
+
+    /// Whether it is a mistake in a namespace that is deleted.
+    pub(super) fn is_of_namespaces(self) -> bool {
+        self == Self::HoldNamespace
     }
 
     /// Whether it is a mistake after a restore of etcd.
@@ -160,6 +168,9 @@ impl Wire {
                 object["status"]["succeeded"] = (*most).into();
             }
             Sabotage::SpoilStatus if counts => object["status"]["active"] = (-1).into(),
+            Sabotage::HoldNamespace if releases && path.contains(DOOMED) => {
+                parts.method = Method::GET;
+            }
             Sabotage::KeepFinalizers if releases => parts.method = Method::GET,
             Sabotage::CreateUntracked if creates => object["metadata"]["finalizers"] = json!([]),
             Sabotage::ChangePods if creates => {

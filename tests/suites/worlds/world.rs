@@ -26,6 +26,7 @@ use super::backup::{Backups, Restore};
 use super::faults::{Drawn, Weather};
 use super::host::{AGENT, Host};
 use super::ledger::{self, CONTROLLER};
+use super::namespaces::{self, DOOMED};
 use super::node_ledger::{self, Met};
 use super::pace;
 use super::plan_checks::PlanChecks;
@@ -66,6 +67,8 @@ pub(super) struct Options {
     pub(super) faults: bool,
     /// Amid the faults, backups of etcd are restored.
     pub(super) restores: bool,
+    /// A namespace is deleted while Jobs run in it.
+    pub(super) dooms: bool,
     /// A node is lost, and pod GC runs.
     pub(super) loses_node: bool,
     /// A node shuts down, with its agent.
@@ -217,6 +220,13 @@ impl World {
             let weather = Weather { api, random, replicas, agents, drawn, backups, on };
             tokio::spawn(weather.blow())
         });
+        let doom = self.options.dooms.then(|| {
+            let mut random = Random::new(self.random.below(usize::MAX) as u64);
+            // Their numbers are none of the others'.
+            let draw = |number: usize| Plot::draw(&mut random, 100 + number, Exactness::MorePods);
+            let plots = (0..6).map(draw).collect();
+            tokio::spawn(namespaces::doom(self.api.clone(), random, plots))
+        });
         let begun = Instant::now();
         let mut due: Vec<_> =
             self.plots.iter().map(|plot| (Duration::ZERO, plot.clone())).collect();
@@ -239,6 +249,9 @@ impl World {
                 shutdown.remove_node().await;
             }
             self.story = Some(story);
+        }
+        if let Some(doom) = doom {
+            doom.await.expect("the namespace must be deleted");
         }
         if let Some(weather) = weather {
             (self.drawn, self.restores) = weather.await.expect("the faults must end");
@@ -265,7 +278,8 @@ impl World {
                 ["Complete", "Failed"].iter().any(|kind| condition(&it, kind).is_some())
             })
         };
-        self.plots.iter().all(has_ended)
+        let is_gone = self.api.get(Kind::Namespace, "", DOOMED).is_none();
+        self.plots.iter().all(has_ended) && is_gone
     }
 
     /// Waits for rest, stops everything, and judges.
@@ -334,6 +348,7 @@ impl World {
                 None => self.violations.push(format!("{} is gone", plot.name)),
             }
         }
+        self.violations.extend(namespaces::remains(&self.api));
         for pod in self.api.list(Kind::Pod, NAMESPACE) {
             let metadata = &pod["metadata"];
             let mut finalizers = metadata["finalizers"].as_array().into_iter().flatten();
