@@ -130,6 +130,12 @@ impl PodTermination {
         marked.unwrap_or(&pod.resource_version).clone()
     }
 
+    /// Whether a mark of ours stands, or may arrive at the API later, as may a termination.
+    pub fn may_reach_api(&self) -> bool {
+        let ends = self.terminator.right().is_some() && self.end.may_have_applied();
+        ends || self.mark.may_have_applied()
+    }
+
     /// Whether the API does not show the termination yet, but will.
     pub fn is_awaited(&self) -> bool {
         let comes = match self.terminator {

@@ -161,9 +161,9 @@ impl Evictions {
                     self.victim_is_over(&victim, facts, out);
                 }
                 Fate::GivenUp(why) => {
-                    let PodTermination { pod, mark, marked_at, .. } = &victim.termination;
-                    if mark.may_have_applied() {
-                        own_marks.remove_of_victim(pod.clone(), *marked_at);
+                    let termination = &victim.termination;
+                    if termination.may_reach_api() {
+                        own_marks.remove_of_victim(termination.pod.clone(), termination.marked_at);
                     }
                     self.give_victim_up(&victim, &why, facts, out);
                 }

@@ -36,6 +36,8 @@ pub(super) struct Case {
 pub(super) enum Why {
     /// The pod lives on.
     Untrue,
+    /// The pod lives on, and the mark does not stand: it may be on its way, as may a termination.
+    Absent,
     /// A shutdown of this boot that does not go on has set it, and may have stopped the pod: the
     /// runtime is asked from then on, on CLOCK_MONOTONIC.
     Unsorted(Duration),
@@ -67,7 +69,7 @@ impl Case {
     }
 
     pub(super) fn is_removal(&self) -> bool {
-        self.why == Why::Untrue
+        matches!(self.why, Why::Untrue | Why::Absent)
     }
 
     pub(super) fn is_unsorted(&self) -> bool {
@@ -87,7 +89,8 @@ impl Case {
 
     /// The mark, if it may stand on a pod that lives on in this boot.
     pub(super) fn stands_since(self) -> Option<(PodRef, Timestamp)> {
-        (!self.is_recovery()).then_some((self.calls.pod, self.calls.marked_at))
+        let stands = !self.is_recovery() && self.why != Why::Absent;
+        stands.then_some((self.calls.pod, self.calls.marked_at))
     }
 
     fn pace(&self) -> Pace {
@@ -121,6 +124,9 @@ pub(super) fn remedy(
         }
         // The pod lives on, runs again, or will.
         Why::Marked | Why::RunsAgain | Why::Untrue => clear().filter(|_| stands(pod, at)),
+        // What is on its way names an older version than this write makes, and meets a conflict.
+        // Where the condition of another writer stands, the agent may write nothing.
+        Why::Absent => clear().filter(|_| !pod.is_disrupted() && !pod.is_to_end()),
         Why::Lost => {
             let lost = pod.cannot_run_again() && !pod.is_disrupted();
             lost.then(|| (Purpose::Mark, patches::lost(pod, at)))
@@ -177,6 +183,14 @@ impl Case {
         let wall = facts.clock.now().wall;
         let mark = (calls.marked_at, calls.had_run);
         let pod = facts.pods.get(&calls.pod.uid);
+        if matches!(why, Why::Untrue | Why::Absent) {
+            let stands = pod.is_some_and(|pod| stands(pod, calls.marked_at));
+            *why = if stands { Why::Untrue } else { Why::Absent };
+        }
+        // One attempt is enough: the answer may be lost, too.
+        if *why == Why::Absent && calls.mark.failures() > 0 {
+            return Step::Settled;
+        }
         let Some((purpose, body)) = pod.and_then(|pod| remedy(pod, *why, mark, boot, wall)) else {
             return Step::Settled;
         };
@@ -187,7 +201,7 @@ impl Case {
         if calls.inspect.is_open() || !calls.mark.is_due(&facts.clock) {
             return Step::Waits;
         }
-        if *why == Why::Untrue && !calls.mark.was_sent() {
+        if matches!(why, Why::Untrue | Why::Absent) && !calls.mark.was_sent() {
             out.journal.append([Record::intent(&calls.pod, Intent::Clear, wall)]);
         }
         calls.mark.sent();

@@ -201,7 +201,7 @@ impl Shutdowns {
         let asks = shutdown.resumed && facts.settings.runtime;
         let asks = |uid: &PodUid| asks && facts.pods.get(uid).is_none_or(PodView::cannot_run_again);
         for (uid, termination) in shutdown.terminations {
-            if !termination.mark.may_have_applied() {
+            if !termination.may_reach_api() {
                 continue;
             }
             // Pods that the runtime has stopped and that cannot run again are disrupted for good.

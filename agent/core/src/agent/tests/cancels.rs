@@ -273,27 +273,33 @@ fn marks_on_their_way_are_taken_back_when_they_have_arrived() {
 }
 
 #[test]
-fn a_mark_that_arrives_after_its_answer_was_given_up_is_taken_back_too() {
+fn a_mark_that_arrives_after_a_cancel_meets_a_conflict() {
     let mut world = World::standing(settings(), armed(), vec![job("a"), job("f").disrupted("X")]);
     world.answers.insert("mark *".into(), Answer::Hold);
     world.shutdown(40);
     let (id, _, action) = world.held.remove(0);
     world.time_out(id, &action);
     world.event(Event::ShutdownCancelled);
-    assert_eq!(world.done(&["read", "clear"]), ["0 read a"]);
+    let written = ["0 read a", "0 clear a"];
+    assert_eq!(world.done(&["read", "clear"]), written);
     assert_restored(&world, "before it arrives");
     world.arrive(&action);
     world.pass(ms(1_000));
     assert_restored(&world, "after it arrived");
+    assert_eq!(world.done(&["read", "clear"]), written, "it has met a conflict");
 }
 
 #[test]
-fn an_end_that_arrives_after_its_mark_was_cleared_ends_no_pod_that_stays() {
-    for bare_pods in [BarePods::Delete, BarePods::DeadlineLever] {
+fn an_end_that_arrives_after_a_cancel_ends_no_pod_that_stays() {
+    let bare_pods = [BarePods::Delete, BarePods::DeadlineLever];
+    for (bare_pods, refused) in bare_pods.into_iter().flat_map(|it| [(it, false), (it, true)]) {
         let settings = Settings { bare_pods, ..settings() };
         let bare = pod("a").never();
         let mut world =
             World::standing(settings, plain(), vec![bare, job("f").disrupted("Foreign")]);
+        if refused {
+            world.answers.insert("mark *".into(), Answer::Fail(FailureKind::Invalid, u32::MAX));
+        }
         for end in ["delete *", "deadline *"] {
             world.answers.insert(end.into(), Answer::Hold);
         }
@@ -304,10 +310,11 @@ fn an_end_that_arrives_after_its_mark_was_cleared_ends_no_pod_that_stays() {
         world.time_out(id, &action);
         world.event(Event::ShutdownCancelled);
         assert_eq!(world.done(&["clear"]), ["0 clear a"]);
+        world.let_go("delete");
         assert_restored(&world, "before it arrives");
         world.arrive(&action);
         world.pass(ms(1_000));
-        assert!(!world.pods["a"].is_to_end(), "{bare_pods:?}");
+        assert!(!world.pods["a"].is_to_end(), "{bare_pods:?} {refused}");
         assert_restored(&world, "after it arrived");
     }
 }

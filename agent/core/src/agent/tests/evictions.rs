@@ -207,7 +207,7 @@ fn of_a_soft_threshold_the_api_has_longer_to_take_the_mark() {
 }
 
 #[test]
-fn a_mark_whose_answer_was_lost_is_recognized_and_one_that_comes_late_is_taken_back() {
+fn a_mark_whose_answer_was_lost_is_recognized_and_one_that_comes_late_meets_a_conflict() {
     let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
     world.answers.insert("mark *".into(), Answer::Hold);
     world.pass(ms(1_500));
@@ -226,7 +226,7 @@ fn a_mark_whose_answer_was_lost_is_recognized_and_one_that_comes_late_is_taken_b
     world.time_out(id, &action);
     world.pass(ms(1_000));
     assert_eq!(world.reported(FAILED), ["a"]);
-    assert_eq!(world.actions(), ["mark a"]);
+    assert_eq!(world.actions(), ["mark a", "clear a"]);
     world.arrive(&action);
     world.pass(ms(2_000));
     assert_eq!(world.actions(), ["mark a", "clear a"]);

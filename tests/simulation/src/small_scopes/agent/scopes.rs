@@ -40,11 +40,11 @@ pub(super) const ONE_EACH: Faults = Faults { refusals: 1, lost_replies: 1, ..CAN
 
 /// A cancelled shutdown under a live kubelet, with one pod.
 pub const CANCELLED: Scope =
-    Scope { name: "agent-lives-cancel", states: 2_185, pods: ONE, faults: CANCEL, ..LIVES };
+    Scope { name: "agent-lives-cancel", states: 2_881, pods: ONE, faults: CANCEL, ..LIVES };
 /// A cancelled shutdown, in which the agent dies.
 pub(super) const CANCELLED_RESTARTED: Scope = Scope {
     name: "agent-lives-cancel-restart",
-    states: 45_144,
+    states: 52_278,
     other_lock: true,
     faults: CANCEL_RESTART,
     ..CANCELLED
@@ -62,8 +62,8 @@ pub const SMALL: &[Scope] = &[
     Scope { name: "agent-stopped-later", states: 196, decides_later: true, ..STOPPED },
     CANCELLED,
     CANCELLED_RESTARTED,
-    Scope { name: "agent-stopped-cancel", states: 872, faults: CANCEL, ..STOPPED },
-    Scope { name: "agent-shuts-down-cancel", states: 8_282, faults: CANCEL, ..SHUTS_DOWN },
+    Scope { name: "agent-stopped-cancel", states: 926, faults: CANCEL, ..STOPPED },
+    Scope { name: "agent-shuts-down-cancel", states: 13_594, faults: CANCEL, ..SHUTS_DOWN },
     Scope {
         name: "agent-lives-restart",
         states: 2_930,
@@ -86,7 +86,7 @@ pub const SMALL: &[Scope] = &[
     Scope { name: "agent-other", states: 244, pods: OTHER, faults: LOST, ..STOPPED },
     Scope {
         name: "agent-stopped-cancel-restart",
-        states: 54_145,
+        states: 56_136,
         other_lock: true,
         faults: CANCEL_RESTART,
         ..STOPPED
