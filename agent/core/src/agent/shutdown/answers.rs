@@ -77,6 +77,18 @@ impl Shutdown {
     }
 }
 
+/// Takes a termination that the API shows: ours, whose answer was lost, or another client's.
+pub(super) fn note_shown(termination: &mut PodTermination, out: &mut Out) {
+    termination.end.done();
+    if termination.end.may_have_applied() {
+        return note_ended(termination, BY_API, out);
+    }
+    out.journal.append([Record::acknowledged(&termination.pod.uid, Intent::End)]);
+    if termination.mark.may_have_applied() {
+        report(termination, POD_MARKED, BY_OTHERS, out);
+    }
+}
+
 /// Records that the pod's termination has an effect.
 fn note_ended(termination: &mut PodTermination, text: &str, out: &mut Out) {
     out.journal.append([Record::acknowledged(&termination.pod.uid, Intent::End)]);

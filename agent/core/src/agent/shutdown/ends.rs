@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::super::facts::Facts;
 use super::super::out::Out;
 use super::super::pod_steps::Why;
+use super::answers::note_shown;
 use super::{ActiveStage, Shutdown};
 use crate::pod::PodView;
 use crate::protocol::journal::{Intent, Record};
@@ -39,7 +40,7 @@ impl Shutdown {
             }
             self.deletions_over = self.stage.is_none() && self.found.mode != Mode::Assist;
             self.send_ends(facts, out);
-            self.adopt_deletions(facts);
+            self.adopt_deletions(facts, out);
             if self.stage.is_none() || !is_over(self) {
                 return;
             }
@@ -122,7 +123,7 @@ impl Shutdown {
             let right = termination.terminator.right();
             match (termination.terminator, right) {
                 (Terminator::Delete, _) if is_terminating_already(pod, termination) => {
-                    termination.end.done();
+                    note_shown(termination, out);
                 }
                 (Terminator::Delete | Terminator::Deadline, Some(right)) => {
                     if !out.calls.has_room() {
@@ -146,18 +147,18 @@ impl Shutdown {
 
 impl Shutdown {
     /// A pod whose termination the API refused ends all the same once another client deletes it.
-    fn adopt_deletions(&mut self, facts: &Facts) {
+    fn adopt_deletions(&mut self, facts: &Facts, out: &mut Out) {
         for (uid, termination) in &mut self.terminations {
             let by_api = termination.terminator.right().is_some();
             let is_deleted = || facts.pods.get(uid).is_some_and(PodView::is_terminating);
             if by_api && termination.end.is_given_up() && is_deleted() {
-                termination.end.done();
+                note_shown(termination, out);
             }
         }
     }
 }
 
-/// Whether another client deleted the pod with a grace that is not longer. ([SD14])
+/// Whether the agent or another client deleted the pod with a grace that is not longer. ([SD14])
 fn is_terminating_already(pod: &PodView, termination: &PodTermination) -> bool {
     pod.deletion_grace_seconds.is_some_and(|grace| grace <= termination.grace_seconds)
 }

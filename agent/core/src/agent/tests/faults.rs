@@ -7,6 +7,7 @@ use crate::agent::Settings;
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodView};
 use crate::protocol::event::{Event, NodeView};
+use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::candidates::BarePods;
 
 const ALWAYS: u32 = u32::MAX;
@@ -53,6 +54,48 @@ fn a_pod_is_ended_at_the_version_that_carries_its_mark_or_read_again_at_once() {
             assert_eq!(world.done(&["mark", "read", "delete", "deadline"]), expected);
             assert!(world.pods["a"].is_to_end());
         }
+    }
+}
+
+#[test]
+fn a_deletion_that_the_api_shows_is_recorded_and_reported_once_by_whoever_it_was() {
+    // Whether ours was carried out without an answer, and whether the watch shows it before the
+    // next attempt.
+    for (ours, seen, expected) in [
+        (true, true, "PodStopped"),
+        (true, false, "PodStopped"),
+        (false, true, "PodDisrupted"),
+        (false, false, "PodDisrupted"),
+    ] {
+        let mut world = replace(vec![job("a")]);
+        world.answers.insert("delete *".into(), Answer::Hold);
+        world.shutdown(40);
+        let (id, _, action) = world.held.remove(0);
+        world.answers.clear();
+        if ours {
+            world.carry_out_unseen(&action);
+        } else {
+            world.pods.get_mut("a").expect("must be a pod").deletion_grace_seconds = Some(5);
+            world.change_unseen("a");
+        }
+        if seen {
+            let pod = world.pods["a"].clone();
+            world.event(Event::PodObserved(Box::new(pod)));
+        }
+        if ours {
+            world.time_out(id, &action);
+        } else {
+            let result = world.carry_out_unseen(&action);
+            world.event(Event::Finished { id, result });
+        }
+        world.pass(ms(500));
+        let case = format!("{ours} {seen} {:#?}", world.log);
+        let reasons = world.reported.iter().map(|(reason, _)| *reason);
+        let of_pod: Vec<_> = reasons.filter(|reason| reason.starts_with("Pod")).collect();
+        assert_eq!(of_pod, [expected], "{case}");
+        let uid = &world.pods["a"].uid;
+        let ended = Record::acknowledged(uid, Intent::End);
+        assert_eq!(world.journal.iter().filter(|it| **it == ended).count(), 1, "{case}");
     }
 }
 
