@@ -148,7 +148,7 @@ impl Traces {
     fn finished(&mut self, id: ActionId, result: &ActionResult, now: Now) {
         let Some((uid, call)) = self.calls.remove(&id) else { return };
         match (call, result) {
-            (Call::Mark, result) if result.is_done() => {
+            (Call::Mark, ActionResult::Patched(Ok(_))) => {
                 if let Some(disruption) = self.pods.get_mut(&uid) {
                     let begun = disruption.begun;
                     let span = disruption.step(&self.node, MARK, begun, now.wall);
@@ -158,10 +158,10 @@ impl Traces {
             (Call::Inspect, ActionResult::Runtime(Ok(state))) if state.nothing_runs() => {
                 self.dead(&uid, "runtime", now);
             }
-            (Call::Fail, result) if result.is_done() => {
+            (Call::Fail, ActionResult::Patched(Ok(_))) => {
                 self.reported(&uid, ("runtime", "agent"), now);
             }
-            (Call::Clear, result) if result.is_done() => {
+            (Call::Clear, ActionResult::Patched(Ok(_))) => {
                 self.end(&uid, Some("the disruption was cancelled"), now);
             }
             _ => {}
@@ -280,7 +280,7 @@ mod tests {
     }
 
     fn ok() -> ActionResult {
-        ActionResult::Done(Ok(()))
+        ActionResult::Patched(Ok(None))
     }
 
     fn stopped() -> ActionResult {

@@ -62,15 +62,14 @@ impl ApiSink {
         let result = match &action {
             Action::ReadPod(pod) => ActionResult::Pod(within(ATTEMPT_MAX, self.read(pod)).await),
             Action::PatchStatus { pod, body, .. } => {
-                match within(ATTEMPT_MAX, self.patch_pod_status(pod, body)).await {
-                    Ok(Some(version)) => ActionResult::Patched(version),
-                    done => ActionResult::Done(done.map(drop)),
-                }
+                ActionResult::Patched(within(ATTEMPT_MAX, self.patch_pod_status(pod, body)).await)
             }
             action => ActionResult::Done(within(ATTEMPT_MAX, self.write(action)).await),
         };
         let failure = match &result {
-            ActionResult::Done(Err(failure)) | ActionResult::Pod(Err(failure)) => Some(failure),
+            ActionResult::Done(Err(failure))
+            | ActionResult::Patched(Err(failure))
+            | ActionResult::Pod(Err(failure)) => Some(failure),
             _ => None,
         };
         self.metrics.call(verb, failure.map(|failure| failure.kind), begun.elapsed());

@@ -46,7 +46,9 @@ fn label(registry: &Registry, name: &str) -> String {
 
 fn kind(result: &ActionResult) -> Option<FailureKind> {
     match result {
-        ActionResult::Done(Err(failure)) | ActionResult::Pod(Err(failure)) => Some(failure.kind),
+        ActionResult::Done(Err(failure))
+        | ActionResult::Patched(Err(failure))
+        | ActionResult::Pod(Err(failure)) => Some(failure.kind),
         _ => None,
     }
 }
@@ -57,9 +59,9 @@ async fn a_mark_is_one_strategic_merge_patch_of_the_status() {
     let action = Action::PatchStatus { pod: pod(), purpose: Purpose::Mark, body: body.clone() };
     let answer = json!({"kind": "PartialObjectMetadata", "metadata": {"resourceVersion": "8"}});
     let (result, asked) = carried_out(action.clone(), vec![Answer::ok(answer)]).await;
-    assert_eq!(result, ActionResult::Patched("8".into()));
+    assert_eq!(result, ActionResult::Patched(Ok(Some("8".into()))));
     let (strange, _) = carried_out(action, vec![Answer::ok(json!({"kind": "Pod"}))]).await;
-    assert_eq!(strange, ActionResult::Done(Ok(())), "it was applied, at an unknown version");
+    assert_eq!(strange, ActionResult::Patched(Ok(None)), "it was applied, at an unknown version");
     assert_eq!(asked.len(), 1);
     assert_eq!(asked[0].line, format!("PATCH {POD}/status?fieldManager=epilogue-agent"));
     assert_eq!(asked[0].content_type, "application/strategic-merge-patch+json");

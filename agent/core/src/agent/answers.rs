@@ -5,7 +5,7 @@ use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use super::Agent;
 use super::calls::{Answer, Part, Task, Verb};
 use crate::pod::{PodUid, PodView};
-use crate::protocol::action::{ActionId, Purpose};
+use crate::protocol::action::ActionId;
 use crate::protocol::event::ActionResult;
 
 /// The content of a result of this kind. One of another kind is an error of the shell, treated as
@@ -25,11 +25,7 @@ fn strange() -> Failure {
 }
 
 fn done(result: ActionResult) -> Outcome<()> {
-    match result {
-        ActionResult::Done(outcome) => outcome,
-        ActionResult::Patched(_) => Ok(()),
-        _ => Err(strange()),
-    }
+    if let ActionResult::Done(outcome) = result { outcome } else { Err(strange()) }
 }
 
 impl Agent {
@@ -74,19 +70,23 @@ impl Agent {
                 Verb::ExitCheck | Verb::Stop | Verb::Inspect => {
                     self.answered(part, verb, &uid, Answer::Runtime(&content!(result, Runtime)));
                 }
-                Verb::Patch(_) | Verb::End => {
-                    if let (Verb::Patch(Purpose::Mark), ActionResult::Patched(version)) =
-                        (verb, &result)
-                    {
-                        self.shutdowns.was_marked(&uid, version);
-                        self.evictions.was_marked(&uid, version);
-                    }
-                    let result = done(result);
-                    self.out.count_write(verb, &result);
-                    self.answered(part, verb, &uid, Answer::Written(&result));
-                }
+                Verb::Patch(_) => self.was_written(part, verb, &uid, content!(result, Patched)),
+                Verb::End => self.was_written(part, verb, &uid, done(result).map(|()| None)),
             },
         }
+    }
+
+    fn was_written(
+        &mut self,
+        part: Part,
+        verb: Verb,
+        uid: &PodUid,
+        mut written: Outcome<Option<String>>,
+    ) {
+        let version = written.as_mut().ok().and_then(Option::take);
+        let result = written.map(drop);
+        self.out.count_write(verb, &result);
+        self.answered(part, verb, uid, Answer::Written(&result, version.as_deref()));
     }
 
     /// Takes the pod as the API has it. A read for the removal of a mark serves a shutdown that has

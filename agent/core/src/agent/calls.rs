@@ -103,8 +103,8 @@ impl Task {
 /// The answer to a call about a pod.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer<'a> {
-    /// To a write.
-    Written(&'a Outcome<()>),
+    /// To a write, and the version that it has made, if that is known.
+    Written(&'a Outcome<()>, Option<&'a str>),
     /// To a read: the pod as the API has it.
     Read(&'a Outcome<Option<Box<PodView>>>),
     /// Of the container runtime.

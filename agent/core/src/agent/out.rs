@@ -95,7 +95,9 @@ impl Out {
     /// Records whether the API answers.
     pub(super) fn note_reachable(&mut self, result: &ActionResult) {
         let failure = match result {
-            ActionResult::Done(Err(failure)) | ActionResult::Pod(Err(failure)) => Some(failure),
+            ActionResult::Done(Err(failure))
+            | ActionResult::Patched(Err(failure))
+            | ActionResult::Pod(Err(failure)) => Some(failure),
             _ => None,
         };
         let reachable = failure.is_none_or(|failure| failure.kind != FailureKind::Unknown);

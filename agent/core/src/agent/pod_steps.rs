@@ -206,7 +206,12 @@ impl PodTermination {
         out: &mut Out,
     ) -> Meaning {
         match answer {
-            Answer::Written(result) => self.was_written(verb, result, goal, facts, out),
+            Answer::Written(result, version) => {
+                if let Some(version) = version {
+                    self.marked_version = Some(version.to_owned());
+                }
+                self.was_written(verb, result, goal, facts, out)
+            }
             Answer::Read(result) => {
                 let now = facts.clock.monotonic();
                 match self.read.settle(result, now, goal.pace, REPEATABLE) {

@@ -44,7 +44,7 @@ pub enum Action {
         /// Whether the node is to have the taint.
         present: bool,
     },
-    /// Sends a strategic merge patch to `pods/status`. → `Patched`, or `Done`.
+    /// Sends a strategic merge patch to `pods/status`. → `Patched`.
     PatchStatus {
         /// The pod to patch.
         pod: PodRef,

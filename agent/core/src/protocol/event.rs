@@ -121,8 +121,9 @@ pub struct Announcement {
 pub enum ActionResult {
     /// The action succeeded, or failed with the error of the API or the host.
     Done(Outcome<()>),
-    /// The API has applied a patch of a pod; its `metadata.resourceVersion` since.
-    Patched(String),
+    /// Outcome of a patch of a pod's status: its `metadata.resourceVersion` since; `None` if the
+    /// API's answer does not say it.
+    Patched(Outcome<Option<String>>),
     /// The agent holds a delay lock.
     Locked,
     /// logind refused the lock, because a shutdown is in progress. ([LD5])
@@ -150,13 +151,6 @@ pub struct RuntimePod {
     pub is_static: bool,
     /// Whether a sandbox of it is READY, or a container has not exited.
     pub may_run: bool,
-}
-
-impl ActionResult {
-    /// Whether the action succeeded, of those without a content that the agent needs.
-    pub fn is_done(&self) -> bool {
-        matches!(self, Self::Done(Ok(())) | Self::Patched(_))
-    }
 }
 
 /// State of one pod in the container runtime, including exited containers.

@@ -64,7 +64,7 @@ pub struct PodTermination {
     pub comes_again: bool,
     /// The `lastTransitionTime` of the mark, the same in all attempts.
     pub marked_at: Timestamp,
-    /// The version that carries the mark, until the pod is read again.
+    /// The version that our last write has made, which carries the mark, until the pod is read.
     pub marked_version: Option<String>,
     /// Reads the object again after an attempt met a change.
     pub read: Attempt,

@@ -231,10 +231,7 @@ impl Api {
 
     /// What a patch of a pod gives.
     pub(crate) fn patched(&self, uid: &PodUid, outcome: Outcome<()>) -> ActionResult {
-        match outcome {
-            Ok(()) => ActionResult::Patched(self.version_of(uid)),
-            Err(failure) => ActionResult::Done(Err(failure)),
-        }
+        ActionResult::Patched(outcome.map(|()| Some(self.version_of(uid))))
     }
 
     fn checked(&self, name: &str, body: &Value) -> Outcome<&Stored> {

@@ -280,13 +280,13 @@ impl World {
     /// Records that an action of the agent has ended.
     pub(super) fn ledger_hears_result(&mut self, id: ActionId, result: &ActionResult) {
         self.ledger_hears_sample(result);
-        let result = match result {
-            ActionResult::Done(result) => result,
-            ActionResult::Patched(_) => &Ok(()),
+        let failure = match result {
+            ActionResult::Done(result) => result.as_ref().err(),
+            ActionResult::Patched(result) => result.as_ref().err(),
             _ => return,
         };
-        let marking = self.ledger.marking.remove(&id).filter(|_| result.is_err());
-        let refused = result.as_ref().is_err_and(|failure| failure.kind == FailureKind::Forbidden);
+        let marking = self.ledger.marking.remove(&id).filter(|_| failure.is_some());
+        let refused = failure.is_some_and(|failure| failure.kind == FailureKind::Forbidden);
         let failing = self.ledger.failing.remove(&id).filter(|_| refused);
         self.ledger.mark_failed.extend(marking.into_iter().chain(failing));
     }

@@ -45,8 +45,10 @@ pub(crate) fn event(event: &Event) -> String {
 
 fn result_line(result: &ActionResult) -> String {
     match result {
-        ActionResult::Done(Ok(())) | ActionResult::Patched(_) => "ok".into(),
-        ActionResult::Done(Err(failure)) => format!("{:?}", failure.kind),
+        ActionResult::Done(Ok(())) | ActionResult::Patched(Ok(_)) => "ok".into(),
+        ActionResult::Done(Err(failure)) | ActionResult::Patched(Err(failure)) => {
+            format!("{:?}", failure.kind)
+        }
         ActionResult::Pod(Ok(Some(view))) => pod(view),
         ActionResult::Pod(Ok(None)) => "no such pod".into(),
         ActionResult::Measured(Ok(sample)) => {

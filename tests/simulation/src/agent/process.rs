@@ -133,7 +133,8 @@ impl World {
     pub(super) fn finish(&mut self, id: ActionId, result: ActionResult) {
         let Some(process) = &mut self.process else { return };
         let was_call = process.in_flight.remove(&id);
-        let acknowledged = result.is_done();
+        let acknowledged =
+            matches!(result, ActionResult::Done(Ok(())) | ActionResult::Patched(Ok(_)));
         if self.options.sabotage == Some(Sabotage::DropAcks)
             && was_call == Some(true)
             && acknowledged

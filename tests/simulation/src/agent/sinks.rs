@@ -38,8 +38,11 @@ pub(super) struct Issued {
 impl World {
     /// Carries out an action of the agent.
     pub(super) fn dispatch(&mut self, id: ActionId, action: Action) {
+        let patches = matches!(action, Action::PatchStatus { .. });
         let Some(action) = self.sabotaged(action) else {
-            return self.finish_after(Duration::from_millis(1), id, ActionResult::Done(Ok(())));
+            let done = ActionResult::Done(Ok(()));
+            let result = if patches { ActionResult::Patched(Ok(None)) } else { done };
+            return self.finish_after(Duration::from_millis(1), id, result);
         };
         self.carry_out(id, action);
     }

@@ -85,13 +85,6 @@ impl Evictions {
         self.victims.contains_key(uid)
     }
 
-    /// Notes the version that carries the pod's mark.
-    pub(super) fn was_marked(&mut self, uid: &PodUid, version: &str) {
-        if let Some(victim) = self.victims.get_mut(uid) {
-            victim.termination.marked_version = Some(version.to_owned());
-        }
-    }
-
     /// Whether any eviction is in progress.
     pub(super) fn is_terminating_pods(&self) -> bool {
         !self.victims.is_empty()

@@ -138,7 +138,7 @@ impl Oom {
         out: &mut Out,
     ) {
         match answer {
-            Answer::Written(result) => self.was_written(uid, result, facts, out),
+            Answer::Written(result, _) => self.was_written(uid, result, facts, out),
             Answer::Runtime(result) => self.was_inspected(uid, result, facts),
             Answer::Read(_) => {}
         }

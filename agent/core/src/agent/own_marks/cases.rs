@@ -258,9 +258,9 @@ impl OwnMarks {
         let result = match answer {
             Answer::Runtime(state) => return self.was_inspected(uid, state, facts, out),
             Answer::Read(_) if !case.calls.read.is_in_flight() => return,
-            Answer::Written(_) if !case.calls.mark.is_in_flight() => return,
+            Answer::Written(..) if !case.calls.mark.is_in_flight() => return,
             Answer::Read(_) => None,
-            Answer::Written(result) => Some(result),
+            Answer::Written(result, _) => Some(result),
         };
         let goal = Goal { why: Of::OwnMark, pace: case.pace() };
         let removal = case.is_removal();

@@ -31,9 +31,7 @@ impl RevertedWrites {
 
     /// Records a finished write, if it is acknowledged.
     pub(super) fn note_written(&mut self, task: &Task, result: &ActionResult, facts: &Facts) {
-        if !result.is_done() {
-            return;
-        }
+        let ActionResult::Patched(Ok(_)) = result else { return };
         let (uid, purpose) = match task {
             Task::Pod(_, Verb::Patch(purpose @ (Purpose::Fail | Purpose::Clear)), uid) => {
                 (uid, *purpose)

@@ -257,14 +257,6 @@ impl Shutdowns {
         self.current.as_ref().is_some_and(|shutdown| shutdown.terminations.contains_key(uid))
     }
 
-    /// Notes the version that carries the pod's mark.
-    pub(in super::super) fn was_marked(&mut self, uid: &PodUid, version: &str) {
-        let terminations = self.current.as_mut().map(|shutdown| &mut shutdown.terminations);
-        if let Some(termination) = terminations.and_then(|it| it.get_mut(uid)) {
-            termination.marked_version = Some(version.to_owned());
-        }
-    }
-
     /// Whether the node is announced as drained, or is to be.
     pub(in super::super) fn is_drained(&self) -> bool {
         let release = self.current.as_ref().map(|shutdown| &shutdown.release);

@@ -503,12 +503,12 @@ impl World {
                 if self.runtime.get(&pod.name).is_some_and(|state| !proves(state, body)) =>
             {
                 self.lies.push(printed(action));
-                ActionResult::Done(Ok(()))
+                ActionResult::Patched(Ok(None))
             }
-            Action::PatchStatus { pod, body, .. } => match self.patch(&pod.name, body) {
-                Ok(()) => ActionResult::Patched(self.version.to_string()),
-                Err(failure) => ActionResult::Done(Err(failure)),
-            },
+            Action::PatchStatus { pod, body, .. } => {
+                let patched = self.patch(&pod.name, body);
+                ActionResult::Patched(patched.map(|()| Some(self.version.to_string())))
+            }
             Action::DeletePod { pod, version, grace_seconds } => {
                 self.version += 1;
                 let Some(view) = self.pods.get_mut(&pod.name) else {

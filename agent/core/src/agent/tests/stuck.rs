@@ -504,7 +504,7 @@ fn a_write_is_reported_though_the_watch_is_quicker_than_its_answer() {
     node.world.arrive(&action);
     assert_eq!(node.phase("a"), Phase::Failed);
     node.pass(20);
-    node.world.event(Event::Finished { id, result: ActionResult::Done(Ok(())) });
+    node.world.event(Event::Finished { id, result: ActionResult::Patched(Ok(None)) });
     assert_eq!(node.reported("Failed by the agent"), 1, "{:#?}", node.world.logged);
     assert_eq!(node.world.agent.status().stuck.failed, 1);
 }

@@ -41,7 +41,9 @@ impl State {
             None => action,
             Some(Changed::To(action)) => action,
             Some(Changed::Believed) => {
-                self.answered(id, done(Ok(())));
+                let patches = matches!(action, Action::PatchStatus { .. });
+                let result = if patches { ActionResult::Patched(Ok(None)) } else { done(Ok(())) };
+                self.answered(id, result);
                 return Ok(());
             }
         };
