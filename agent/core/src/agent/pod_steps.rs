@@ -170,7 +170,8 @@ impl PodTermination {
             return out.calls.end(part, self, pod);
         }
         let evicts = part == Part::Eviction;
-        let reach = if evicts && !self.end.was_sent() { Reach::Containers } else { Reach::Pod };
+        let reach =
+            if evicts && !self.end.may_have_applied() { Reach::Containers } else { Reach::Pod };
         let wait = stop_timeout::after(self.end.failures(), part == Part::Shutdown);
         self.end.sent();
         out.calls.stop(part, pod, self.grace_seconds, reach, wait);

@@ -115,8 +115,7 @@ enum State {
 pub struct Attempt {
     state: State,
     failures: u32,
-    ever_sent: bool,
-    /// Whether an attempt took effect, or may have.
+    /// Whether an attempt that has ended took effect, or may have.
     applied: bool,
     /// Number of refusals that concern the pod.
     refusals: u8,
@@ -153,7 +152,7 @@ impl Attempt {
 
     /// Creates a task that the agent has completed before.
     pub fn done_before() -> Self {
-        Self { state: State::Done, ever_sent: true, applied: true, ..Self::default() }
+        Self { state: State::Done, applied: true, ..Self::default() }
     }
 
     /// Requests the task, unless it was requested before.
@@ -186,7 +185,6 @@ impl Attempt {
     /// Records that the request was sent.
     pub fn sent(&mut self) {
         self.state = State::InFlight;
-        self.ever_sent = true;
     }
 
     /// Records that the task is acknowledged.
@@ -336,11 +334,6 @@ impl Attempt {
     /// Number of failures.
     pub fn failures(&self) -> u32 {
         self.failures
-    }
-
-    /// Whether a request was ever sent.
-    pub fn was_sent(&self) -> bool {
-        self.ever_sent
     }
 
     /// Whether a request took effect, or may have: what the API has refused has not.

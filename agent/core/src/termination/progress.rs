@@ -70,6 +70,8 @@ pub struct PodTermination {
     pub read: Attempt,
     /// Stops the pod: the deletion, the deadline or the runtime's stop.
     pub end: Attempt,
+    /// Whether the API shows the pod as deleted, by whichever client.
+    pub is_deleted: bool,
     /// Time between SIGTERM and SIGKILL for this termination.
     pub grace_seconds: u32,
     /// Verifies in the runtime that nothing of the pod runs.
@@ -105,6 +107,7 @@ impl PodTermination {
             marked_version: None,
             read: Attempt::default(),
             end: Attempt::default(),
+            is_deleted: false,
             grace_seconds: 0,
             inspect: Attempt::default(),
             proven_at: None,
@@ -136,11 +139,17 @@ impl PodTermination {
         ends || self.mark.may_have_applied()
     }
 
+    /// Whether the termination is given up. A pod whose termination the API refused ends all the
+    /// same once another client deletes it.
+    pub fn is_left(&self) -> bool {
+        self.end.is_given_up() && !(self.is_deleted && self.terminator.right().is_some())
+    }
+
     /// Whether the API does not show the termination yet, but will.
     pub fn is_awaited(&self) -> bool {
         let comes = match self.terminator {
             Terminator::Kubelet => true,
-            Terminator::Delete | Terminator::Deadline => !self.end.is_given_up(),
+            Terminator::Delete | Terminator::Deadline => !self.is_left(),
             Terminator::Stop => !self.succeeds && !self.fail.is_given_up(),
             Terminator::None => false,
         };

@@ -203,7 +203,7 @@ impl Evictions {
         // The pod must not be chosen again, although the watch may lag. A kubelet may also revert
         // the phase for a moment. ([API16])
         self.choices.refuse(pod.uid.clone(), now);
-        if victim.by_others || !end.was_sent() {
+        if victim.by_others || !end.may_have_applied() {
             out.calls.log(
                 false,
                 Some(pod),
@@ -264,8 +264,8 @@ impl Victim {
         if let Some(fate) = self.mark(pod, facts, out) {
             return fate;
         }
-        let is_ours =
-            self.termination.terminator != Terminator::Stop || self.termination.end.was_sent();
+        let is_ours = self.termination.terminator != Terminator::Stop
+            || self.termination.end.may_have_applied();
         if !is_ours && pod.is_to_end() {
             // The kubelet terminates the pod for another client, with our mark.
             self.termination.end = Attempt::done_by_others();
@@ -289,7 +289,7 @@ impl Victim {
         if !termination.mark.is_wanted() || termination.mark.is_done() {
             return None;
         }
-        let sent = termination.mark.was_sent();
+        let sent = termination.mark.may_have_applied();
         if sent && ours {
             termination.mark = Attempt::done_before();
             return None;
@@ -414,7 +414,7 @@ impl Victim {
         let deleted = pod.deletion_grace_seconds.is_some_and(|it| it <= termination.grace_seconds);
         if deleted || lever && pod.is_to_end() {
             if !termination.end.is_done() {
-                self.by_others = !termination.end.was_sent();
+                self.by_others = !termination.end.may_have_applied();
                 termination.end.done();
             }
             return Fate::GoesOn;

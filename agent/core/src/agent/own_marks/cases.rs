@@ -201,7 +201,7 @@ impl Case {
         if calls.inspect.is_open() || !calls.mark.is_due(&facts.clock) {
             return Step::Waits;
         }
-        if matches!(why, Why::Untrue | Why::Absent) && !calls.mark.was_sent() {
+        if matches!(why, Why::Untrue | Why::Absent) && calls.mark.failures() == 0 {
             out.journal.append([Record::intent(&calls.pod, Intent::Clear, wall)]);
         }
         calls.mark.sent();

@@ -22,7 +22,7 @@ fn is_to_end(termination: &PodTermination) -> bool {
         termination.terminator,
         Terminator::Delete | Terminator::Deadline | Terminator::Stop
     );
-    let checked = !termination.exit_check.is_open() || termination.mark.was_sent();
+    let checked = !termination.exit_check.is_open() || termination.mark.may_have_applied();
     checked && by_us && !termination.reported && !termination.end.is_wanted()
 }
 
@@ -40,7 +40,6 @@ impl Shutdown {
             }
             self.deletions_over = self.stage.is_none() && self.found.mode != Mode::Assist;
             self.send_ends(facts, out);
-            self.adopt_deletions(facts, out);
             if self.stage.is_none() || !is_over(self) {
                 return;
             }
@@ -105,9 +104,9 @@ impl Shutdown {
             let Some(termination) = self.terminations.get_mut(uid) else { continue };
             let enough = termination.terminator == Terminator::Stop
                 && marks_over
-                && termination.mark.was_sent();
+                && (termination.mark.failures() > 0 || termination.mark.may_have_applied());
             // There was no time for the mark; a deletion without it would not state the reason.
-            if termination.end.is_open() && !termination.end.was_sent() && !may_end {
+            if termination.end.is_open() && !termination.end.may_have_applied() && !may_end {
                 termination.end.give_up();
                 continue;
             }
@@ -140,19 +139,6 @@ impl Shutdown {
                 }
                 (Terminator::Stop, _) => termination.send_end(pod, Why::Shutdown, out),
                 _ => {}
-            }
-        }
-    }
-}
-
-impl Shutdown {
-    /// A pod whose termination the API refused ends all the same once another client deletes it.
-    fn adopt_deletions(&mut self, facts: &Facts, out: &mut Out) {
-        for (uid, termination) in &mut self.terminations {
-            let by_api = termination.terminator.right().is_some();
-            let is_deleted = || facts.pods.get(uid).is_some_and(PodView::is_terminating);
-            if by_api && termination.end.is_given_up() && is_deleted() {
-                note_shown(termination, out);
             }
         }
     }

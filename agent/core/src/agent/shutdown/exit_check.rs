@@ -56,7 +56,7 @@ impl Shutdown {
         };
         termination.exit_check.done();
         let Some(pod) = facts.pods.get(uid) else { return };
-        let untouched = !termination.mark.may_have_applied() && !termination.end.was_sent();
+        let untouched = !termination.mark.may_have_applied() && !termination.end.may_have_applied();
         if !untouched
             || termination.terminator != Terminator::Stop
             || !had_exited(pod, state, since)

@@ -121,7 +121,7 @@ impl Shutdown {
                 termination.read = Attempt::wanted();
             }
         }
-        termination.had_run = pod.has_run;
+        (termination.had_run, termination.is_deleted) = (pod.has_run, pod.is_terminating());
         termination.comes_again = comes_again;
         if terminator == Terminator::Stop && wanted && !carried && pod.cannot_run_again() {
             termination.exit_check.want();
@@ -132,7 +132,7 @@ impl Shutdown {
             && !termination.end.is_in_flight()
             && !termination.fail.is_done();
         if termination.terminator != terminator
-            && (!termination.end.was_sent() || terminator == Terminator::Stop || back)
+            && (!termination.end.may_have_applied() || terminator == Terminator::Stop || back)
         {
             termination.terminator = terminator;
             termination.end = Attempt::default();
@@ -154,7 +154,8 @@ impl Shutdown {
     /// has started: after a boot no clock says so for sure.
     pub(super) fn see_pod(&mut self, pod: &PodView, facts: &Facts) -> Option<Record> {
         let known = self.terminations.get_mut(&pod.uid);
-        let had_not_run = known.as_ref().is_some_and(|it| !it.had_run && it.mark.was_sent());
+        let recorded = self.recorded.contains_key(&pod.uid);
+        let had_not_run = known.as_ref().is_some_and(|it| !it.had_run && recorded);
         let listed = known.is_some();
         // A phase that the API showed, or that it took from us, was reverted by another writer.
         if let Some(termination) = known.filter(|it| it.seen_terminal && it.fail.is_done())
@@ -203,7 +204,7 @@ impl Shutdown {
                 continue;
             };
             // A pod that is no longer terminated comes back with the node. ([AP5])
-            let ends = may_end || termination.end.was_sent() || pod.is_terminating();
+            let ends = may_end || termination.end.may_have_applied() || pod.is_terminating();
             if out.refusals.forbids_for(PATCH_STATUS, uid) || !(ends || pod.cannot_run_again()) {
                 termination.mark.give_up();
                 continue;
@@ -247,7 +248,7 @@ impl Shutdown {
 /// Requests the mark of a pod that the API shows without one. Another writer's condition that
 /// counted is gone again, or it was ours, of an earlier boot.
 fn want_mark(mark: &mut Attempt) {
-    if mark.is_done() && !mark.was_sent() {
+    if mark.is_done() && !mark.may_have_applied() {
         *mark = Attempt::default();
     }
     mark.want();
@@ -259,6 +260,6 @@ fn settle_mark(termination: &mut PodTermination, pod: &PodView) {
         return;
     }
     let ours = |disruption| patches::is_ours(disruption, termination.marked_at);
-    let sent = termination.mark.was_sent() && pod.disruption.as_ref().is_some_and(ours);
+    let sent = termination.mark.may_have_applied() && pod.disruption.as_ref().is_some_and(ours);
     termination.mark = if sent { Attempt::done_before() } else { Attempt::done_by_others() };
 }

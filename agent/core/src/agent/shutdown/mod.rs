@@ -115,7 +115,7 @@ impl ActiveStage {
                     termination.terminator == Terminator::Stop && termination.end.is_done();
                 termination.reported
                     || stopped
-                    || termination.end.is_given_up()
+                    || termination.is_left()
                     || termination.end.is_held_back()
             })
         };

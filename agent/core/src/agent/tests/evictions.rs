@@ -9,7 +9,7 @@ use crate::agent::{Enforcement, Settings};
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodSource, PodUid, PodView};
 use crate::pressure::signal::Signal;
-use crate::protocol::event::RuntimeState;
+use crate::protocol::event::{Event, RuntimeState};
 use crate::shutdown::candidates::BarePods;
 
 const HARD: &str = "memory.available<200";
@@ -231,6 +231,23 @@ fn a_mark_whose_answer_was_lost_is_recognized_and_one_that_comes_late_meets_a_co
     world.pass(ms(2_000));
     assert_eq!(world.actions(), ["mark a", "clear a"]);
     assert_eq!(world.disrupted(), [""; 0]);
+}
+
+#[test]
+fn another_writers_reason_that_came_before_ours_stays() {
+    let mut world = short_of_memory(enforcing(HARD), vec![job("a")]);
+    world.answers.insert("mark *".into(), Answer::Hold);
+    world.pass(ms(1_500));
+    let (id, _, action) = world.held.pop().expect("must be held");
+    world.answers.clear();
+    world.pods.insert("a".into(), job("a").disrupted("Foreign"));
+    world.change_unseen("a");
+    let result = world.carry_out_unseen(&action);
+    world.event(Event::Finished { id, result });
+    world.pass(ms(1_000));
+    assert_eq!(world.actions(), ["mark a", "stop a 1", "fail a"], "{:#?}", world.logged);
+    let reason = world.pods["a"].disruption.as_ref().map(|it| it.reason.as_str());
+    assert_eq!(reason, Some("Foreign"));
 }
 
 #[test]
