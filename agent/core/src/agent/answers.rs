@@ -55,7 +55,9 @@ impl Agent {
             Task::EmitEvent => {}
             Task::ListRuntimePods => {
                 let result = content!(result, RuntimePods);
-                self.shutdowns.runtime_pods_listed(&result, facts, out);
+                if let Some(shutdown) = &mut self.shutdowns.current {
+                    shutdown.runtime_pods_listed(&result, facts, out);
+                }
             }
             Task::Measure => self.evictions.measured(content!(result, Measured), facts, out),
             Task::MeasurePods(of) => {
@@ -111,7 +113,11 @@ impl Agent {
             {
                 own_marks.was_stopped_late(uid, result, facts);
             }
-            (Part::Shutdown, answer) => shutdowns.answered(verb, uid, answer, facts, out),
+            (Part::Shutdown, answer) => {
+                if let Some(shutdown) = &mut shutdowns.current {
+                    shutdown.answered(verb, uid, answer, facts, out);
+                }
+            }
             (Part::OwnMarks, answer) => own_marks.answered(verb, uid, answer, facts, out),
             (Part::Survivors, Answer::Runtime(result)) => {
                 let evicts = |uid: &PodUid| evictions.has(uid);

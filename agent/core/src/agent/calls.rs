@@ -13,8 +13,6 @@ use crate::protocol::event::RuntimeState;
 use crate::protocol::pressure::Resource;
 use crate::termination::attempt::Attempt;
 use crate::termination::clock::Clock;
-use crate::termination::patches;
-use crate::termination::progress::{PodTermination, Terminator};
 
 /// The part of the agent that a call about a pod belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,20 +163,6 @@ impl Calls {
     pub(super) fn patch(&mut self, part: Part, purpose: Purpose, pod: &PodRef, body: Value) {
         let task = Task::Pod(part, Verb::Patch(purpose), pod.uid.clone());
         self.send(task, Action::PatchStatus { pod: pod.clone(), purpose, body });
-    }
-
-    /// Terminates the pod through the API. ([API17], [API18])
-    pub(super) fn end(&mut self, part: Part, termination: &mut PodTermination, view: &PodView) {
-        termination.end.sent();
-        let pod = termination.pod.clone();
-        let version = termination.version_to_end(view);
-        let task = Task::Pod(part, Verb::End, pod.uid.clone());
-        let action = if termination.terminator == Terminator::Deadline {
-            Action::PatchPod { pod, body: patches::deadline(view, &version) }
-        } else {
-            Action::DeletePod { pod, version, grace_seconds: termination.grace_seconds }
-        };
-        self.send(task, action);
     }
 
     /// Stops the pod through the runtime.

@@ -1,5 +1,5 @@
 //! Holds what the agent knows: its configuration, the clocks, and what the sources report. Only
-//! `learn.rs` and the answers change it; the parts of the agent read it.
+//! `Agent::learn` and the answers change it; the parts of the agent read it.
 
 use std::time::Duration;
 

@@ -10,11 +10,11 @@ use std::time::Duration;
 use epilogue_common::outcome::{Failure, Outcome};
 use serde_json::Value;
 
-use super::calls::{Answer, Part, Verb};
+use super::calls::{Answer, Part, Task, Verb};
 use super::facts::Facts;
 use super::out::Out;
 use crate::pod::PodView;
-use crate::protocol::action::{Purpose, Reach};
+use crate::protocol::action::{Action, Purpose, Reach};
 use crate::protocol::event::RuntimeState;
 use crate::termination::attempt::{
     Attempt, END, EVICTION, Follow, MARK, Pace, REPEATABLE, REPORT, Refusal, Rule,
@@ -160,14 +160,23 @@ impl PodTermination {
         out.calls.patch(why.part(), Purpose::Mark, &self.pod, body);
     }
 
-    /// Terminates the pod through the API, or stops it through the runtime.
+    /// Terminates the pod through the API, or stops it through the runtime. ([API17], [API18])
     ///
     /// The first stop of an eviction reaches only the containers. One that was only created goes
     /// with the sandbox.
     pub(super) fn send_end(&mut self, pod: &PodView, why: Why<'_>, out: &mut Out) {
         let part = why.part();
         if self.terminator != Terminator::Stop {
-            return out.calls.end(part, self, pod);
+            self.end.sent();
+            let version = self.version_to_end(pod);
+            let (grace_seconds, of) = (self.grace_seconds, self.pod.clone());
+            let task = Task::Pod(part, Verb::End, of.uid.clone());
+            let action = if self.terminator == Terminator::Deadline {
+                Action::PatchPod { pod: of, body: patches::deadline(pod, &version) }
+            } else {
+                Action::DeletePod { pod: of, version, grace_seconds }
+            };
+            return out.calls.send(task, action);
         }
         let evicts = part == Part::Eviction;
         let reach =

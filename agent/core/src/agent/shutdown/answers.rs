@@ -24,7 +24,7 @@ impl Shutdown {
     }
 
     /// Takes an answer about a pod.
-    pub(super) fn answered(
+    pub(in super::super) fn answered(
         &mut self,
         verb: Verb,
         uid: &PodUid,

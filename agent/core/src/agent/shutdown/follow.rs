@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-use epilogue_common::outcome::Failure;
-
-use super::super::calls::{Answer, Verb};
 use super::super::delay_lock::{CHECK_LASTS, DelayLock};
 use super::super::facts::{Facts, News, Situation};
 use super::super::mode::Detected;
@@ -17,7 +14,6 @@ use super::journaled::Journaled;
 use super::run::Begin;
 use super::{Release, Shutdown};
 use crate::pod::{PodUid, PodView};
-use crate::protocol::event::RuntimePod;
 use crate::shutdown::Mode;
 use crate::termination::progress::Terminator;
 
@@ -261,45 +257,6 @@ impl Shutdowns {
     pub(in super::super) fn is_drained(&self) -> bool {
         let release = self.current.as_ref().map(|shutdown| &shutdown.release);
         matches!(release, Some(Release::Drained(_)))
-    }
-
-    /// Takes an answer about a pod.
-    pub(in super::super) fn answered(
-        &mut self,
-        verb: Verb,
-        uid: &PodUid,
-        answer: Answer<'_>,
-        facts: &Facts,
-        out: &mut Out,
-    ) {
-        if let Some(shutdown) = &mut self.current {
-            shutdown.answered(verb, uid, answer, facts, out);
-        }
-    }
-
-    /// Takes the runtime's list of all its pods.
-    pub(in super::super) fn runtime_pods_listed(
-        &mut self,
-        result: &Result<Vec<RuntimePod>, Failure>,
-        facts: &Facts,
-        out: &mut Out,
-    ) {
-        if let Some(shutdown) = &mut self.current {
-            shutdown.runtime_pods_listed(result, facts, out);
-        }
-    }
-
-    /// Advances the shutdown.
-    pub(in super::super) fn advance(
-        &mut self,
-        facts: &Facts,
-        out: &mut Out,
-        node: &mut NodeWrites,
-        lock: &mut DelayLock,
-    ) {
-        if let Some(shutdown) = &mut self.current {
-            shutdown.advance(facts, out, node, lock);
-        }
     }
 
     /// The mode of the shutdown that goes on.

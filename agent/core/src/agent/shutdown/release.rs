@@ -173,7 +173,7 @@ impl Shutdown {
     }
 
     /// Takes the runtime's list of all pods for the drained record.
-    pub(super) fn runtime_pods_listed(
+    pub(in super::super) fn runtime_pods_listed(
         &mut self,
         result: &Result<Vec<RuntimePod>, Failure>,
         facts: &Facts,

@@ -242,7 +242,7 @@ impl Shutdown {
     }
 
     /// Advances the shutdown.
-    pub(super) fn advance(
+    pub(in super::super) fn advance(
         &mut self,
         facts: &Facts,
         out: &mut Out,
