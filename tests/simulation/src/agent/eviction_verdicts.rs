@@ -216,6 +216,7 @@ impl World {
         let heard = self.ledger.shutdown.as_ref().is_some_and(|it| it.heard);
         if of_node
             && heard
+            && !self.is_shutdown_over()
             && self.logind.stage == Stage::Delayed
             && self.victim(&pod.uid).is_none()
         {

@@ -29,6 +29,9 @@ const DRAINED_LASTS: Duration = Duration::from_millis(1_100);
 /// A pod that ended this long before an announcement, by any clock, does not belong to the
 /// shutdown.
 pub(super) const ENDED_LONG_BEFORE: Duration = Duration::from_secs(12);
+/// From when on after its end a shutdown that goes on does not keep the agent from evictions: what
+/// logind grants may be more than it says.
+const LONG_OVER: Duration = Duration::from_secs(30);
 /// How early the agent may release the lock without a reason.
 const EARLY: Duration = Duration::from_millis(50);
 
@@ -120,12 +123,17 @@ impl World {
         }
     }
 
+    /// Whether no shutdown is known, or one that should have ended the machine long ago.
+    pub(super) fn is_shutdown_over(&self) -> bool {
+        self.ledger.shutdown.as_ref().is_none_or(|it| self.now() > it.end + LONG_OVER)
+    }
+
     /// Judges an attempt to terminate a pod: through a kubelet that sees the deletion or the
     /// deadline, or without a kubelet.
     fn judge_kill(&mut self, pod: &PodRef, by_kubelet: bool) {
         self.judge_target(pod, true);
         let evicted = self.judge_eviction(pod, !by_kubelet);
-        if evicted && self.ledger.shutdown.is_none() {
+        if evicted && self.is_shutdown_over() {
             return;
         }
         // The agent may stop an empty sandbox of a deleted pod if no kubelet does, as far as it

@@ -66,7 +66,7 @@ pub const SMALL: &[Scope] = &[
     Scope { name: "agent-shuts-down-cancel", states: 13_594, faults: CANCEL, ..SHUTS_DOWN },
     Scope {
         name: "agent-lives-restart",
-        states: 2_930,
+        states: 3_100,
         pods: ONE,
         other_lock: true,
         faults: RESTART,
@@ -81,7 +81,7 @@ pub const SMALL: &[Scope] = &[
     },
     Scope { name: "agent-lives-refusal", states: 5_738, faults: REFUSAL, ..LIVES },
     Scope { name: "agent-stopped-refusal", states: 187, faults: REFUSAL, ..STOPPED },
-    Scope { name: "agent-lives-lost", states: 8_304, faults: LOST, ..LIVES },
+    Scope { name: "agent-lives-lost", states: 8_308, faults: LOST, ..LIVES },
     Scope { name: "agent-stopped-lost", states: 244, faults: LOST, ..STOPPED },
     Scope { name: "agent-other", states: 244, pods: OTHER, faults: LOST, ..STOPPED },
     Scope {
