@@ -40,8 +40,9 @@ pub type Clock = Box<dyn Fn() -> Now + Send>;
 pub struct Shown {
     /// The core's status.
     pub status: watch::Sender<Status>,
-    /// Whether a shutdown is in progress.
-    pub hurry: watch::Sender<bool>,
+    /// Whether a shutdown is in progress, for the watch of pods and that of the node. Each has a
+    /// channel of its own, because a channel wakes its receivers in any order.
+    pub hurry: [watch::Sender<bool>; 2],
 }
 
 /// Why the driver cannot go on.
@@ -100,17 +101,20 @@ impl<S: Sinks> Driver<S> {
                 return Ok(());
             }
             let due = self.due();
+            // In a fixed order, so that a run in paused time can be repeated. Calls that end cannot
+            // hold up the events for long: there are few at a time.
             tokio::select! {
-                event = self.parts.events.recv() => self.take(event.ok_or(DriverError::NoSources)?),
-                Some(ended) = self.running.join_next() => {
-                    let (id, result) = ended.map_err(DriverError::Panicked)?;
-                    self.handle(Event::Finished { id, result });
-                }
-                () = due => {}
+                biased;
                 () = stop.cancelled(), if !stopping => {
                     stopping = true;
                     self.handle(Event::StopRequested);
                 }
+                Some(ended) = self.running.join_next() => {
+                    let (id, result) = ended.map_err(DriverError::Panicked)?;
+                    self.handle(Event::Finished { id, result });
+                }
+                event = self.parts.events.recv() => self.take(event.ok_or(DriverError::NoSources)?),
+                () = due => {}
             }
         }
     }
@@ -183,7 +187,9 @@ impl<S: Sinks> Driver<S> {
     fn show(&self) {
         let status = self.parts.agent.status();
         let hurry = status.preparing || status.shutdown.as_ref().is_some_and(goes_on);
-        self.parts.shown.hurry.send_if_modified(|shown| std::mem::replace(shown, hurry) != hurry);
+        for watch in &self.parts.shown.hurry {
+            watch.send_if_modified(|shown| std::mem::replace(shown, hurry) != hurry);
+        }
         self.parts.shown.status.send_if_modified(|shown| {
             let changed = shown != status;
             if changed {

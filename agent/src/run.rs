@@ -72,10 +72,10 @@ struct Shared {
     words: OurLock,
     registry: Registry,
     metrics: Metrics,
-    /// Whether the watches of pods and of the node are alive.
-    signs: (Signs, Signs),
+    /// Whether the watches of pods and of the node are alive, and whether they have to hurry.
+    signs: [Signs; 2],
     status: watch::Receiver<Status>,
-    hurry: watch::Receiver<bool>,
+    hurry: [watch::Receiver<bool>; 2],
     events: mpsc::Sender<Event>,
 }
 
@@ -121,7 +121,7 @@ pub async fn work(
     for note in &journal.notes {
         tracing::warn!(dir = %config.state_dir.display(), note, "of the journal");
     }
-    let shown = Shown { status: watch::Sender::default(), hurry: watch::Sender::new(false) };
+    let shown = Shown { status: watch::Sender::default(), hurry: Default::default() };
     let (sender, events) = mpsc::channel(EVENTS_MAX);
     let shared = Shared::new(config, host, environment, &shown, sender)?;
     let config = &shared.config;
@@ -197,14 +197,14 @@ impl Shared {
         }
         let watches = Watches::new(&registry)?;
         Ok(Self {
-            signs: (watches.of("pods"), watches.of("nodes")),
+            signs: ["pods", "nodes"].map(|kind| watches.of(kind)),
             host,
             words: OurLock::new(environment.clock.now().boot),
             environment,
             registry,
             metrics,
             status: shown.status.subscribe(),
-            hurry: shown.hurry.subscribe(),
+            hurry: shown.hurry.each_ref().map(watch::Sender::subscribe),
             events,
             config,
         })
@@ -212,7 +212,7 @@ impl Shared {
 
     async fn serve(&self, reachable: &Flag, group: &mut TaskGroup) -> anyhow::Result<()> {
         let live = Checks::new().with("ping", || Ok(()));
-        let (pods, node) = self.signs.clone();
+        let [pods, node] = self.signs.clone();
         let ready = ready(&self.status, self.config.enforce, self.config.logind)
             .with_flag("api", reachable)
             .with("watch-pods", move || pods.check())
@@ -310,15 +310,16 @@ impl Shared {
             let policies = policies::run(reads.clone(), config.node.clone(), events.clone());
             group.spawn_until_stopped("policies", policies);
         }
-        let (pods, node) = (self.watch(&self.signs.0), self.watch(&self.signs.1));
+        let [pods, node] = [self.watch(0), self.watch(1)];
         let pods = pods::run(reads.clone(), pods, events.clone());
         group.spawn_until_stopped("watch of pods", pods);
         let node = node::run(reads.clone(), node, events.clone());
         group.spawn_until_stopped("watch of the node", node);
     }
 
-    fn watch(&self, signs: &Signs) -> Watch {
-        Watch { node: self.config.node.clone(), signs: signs.clone(), hurry: self.hurry.clone() }
+    fn watch(&self, number: usize) -> Watch {
+        let (signs, hurry) = (self.signs[number].clone(), self.hurry[number].clone());
+        Watch { node: self.config.node.clone(), signs, hurry }
     }
 
     fn kubelet(&self, age: LeaseAge) -> KubeletSource {

@@ -96,6 +96,7 @@ impl KubeletSource {
             tell(&events, Event::KubeletSeen(self.ask().await)).await;
             sleep(PAUSE_MIN).await;
             tokio::select! {
+                biased;
                 Ok(()) = changes.changed() => {}
                 () = sleep(period) => {}
             }

@@ -196,7 +196,7 @@ impl Site {
             events: heard,
             sinks,
             metrics: Metrics::new(&Registry::new()).expect("must register"),
-            shown: Shown { status: shown, hurry: watch::Sender::new(false) },
+            shown: Shown { status: shown, hurry: Default::default() },
             traces: Traces::default(),
         });
         let stop = CancellationToken::new();

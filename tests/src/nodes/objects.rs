@@ -84,6 +84,7 @@ pub(super) async fn keep_leases(
     let mut ticks = tokio::time::interval(every);
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
         }
@@ -92,6 +93,7 @@ pub(super) async fn keep_leases(
         let renewals = stream::iter(answering)
             .for_each_concurrent(REQUESTS_MAX, async |(_, name)| renew(&leases, name, clock).await);
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = renewals => {}
         }
