@@ -44,6 +44,14 @@ pub enum LabError {
         /// Why it failed.
         source: Box<kube::Error>,
     },
+    /// The agent's policies are not enforced.
+    #[error("the admission policies do not bind the agent of {node}: {last}")]
+    Unbound {
+        /// The agent's node.
+        node: String,
+        /// The last answer to a write that they refuse.
+        last: String,
+    },
     /// A laboratory of that name runs.
     #[error("lab {0} runs already; choose another --name, or end it: cargo lab down --name {0}")]
     NameTaken(String),

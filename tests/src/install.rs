@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use epilogue_deploy::{manifests, objects};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
-use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
 use serde_json::{Value, json};
 
 use crate::error::LabError;
-use crate::eventually;
+use crate::eventually::{eventually, observe_until};
 use crate::nodes::objects::create_lease_namespace;
 use crate::paths::workspace_root;
 
@@ -25,7 +26,9 @@ pub const AGENT: &str = "epilogue-agent";
 
 /// The controller's Role for its lease, and the binding of it.
 const LEASE_ROLE: &str = "epilogue-controller-lease";
-/// The API server learns of a right by a watch.
+/// The policy of deploy/policy/agent that is bound last.
+const LAST_POLICY: &str = "'epilogue-agent-node-status'";
+/// The API server learns of a right or a policy by a watch.
 const KNOWN_WITHIN: Duration = Duration::from_mins(1);
 
 /// Kinds that the laboratory leaves out: it runs the programs itself, and no controller fills in
@@ -84,6 +87,27 @@ pub async fn apply_policy(client: &kube::Client) -> Result<(), LabError> {
     apply_directory(client, "deploy/policy").await
 }
 
+/// Returns once the API server enforces the agent's policies on this client, an agent's. It takes
+/// new ones into use a moment after they were applied; before, an agent would not act for half a
+/// minute.
+pub async fn policies_bind(agent: kube::Client, node: &str) -> Result<(), LabError> {
+    let nodes: Api<Node> = Api::all(agent);
+    let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+    let patch = json!({"metadata": {"labels": {"epilogue.dev/policy-trial": "1"}}});
+    let patch = Patch::Strategic(patch);
+    let observe = async || nodes.patch_status(node, &dry_run, &patch).await.err();
+    let refuses = |refusal: &Option<kube::Error>| match refusal {
+        Some(kube::Error::Api(status)) => status.message.contains(LAST_POLICY),
+        _ => false,
+    };
+    let seen = observe_until(KNOWN_WITHIN, observe, refuses).await;
+    let unbound = |last: Option<kube::Error>| LabError::Unbound {
+        node: node.to_owned(),
+        last: last.map_or("a write was allowed".to_owned(), |error| error.to_string()),
+    };
+    seen.map(drop).map_err(unbound)
+}
+
 /// Applies the policy that only warns about Jobs. Idempotent.
 pub async fn apply_lint_policy(client: &kube::Client) -> Result<(), LabError> {
     apply_directory(client, "deploy/policy/lint").await
@@ -111,24 +135,43 @@ pub async fn apply_object(client: &kube::Client, object: &Value) -> Result<(), L
     apply(client, &types(object), object).await
 }
 
+/// Deletes one object.
+pub async fn delete_object(client: &kube::Client, object: &Value) -> Result<(), LabError> {
+    let (types, name) = (types(object), name_of(object));
+    api_of(client, &types, object)
+        .delete(name, &DeleteParams::default())
+        .await
+        .map(drop)
+        .map_err(LabError::api(format!("delete {} {name}", types.kind)))
+}
+
 fn unreadable(source: epilogue_deploy::ManifestError) -> LabError {
     LabError::Document { what: "a manifest in deploy/".to_owned(), source: source.into() }
 }
 
 async fn apply(client: &kube::Client, types: &TypeMeta, object: &Value) -> Result<(), LabError> {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let name = name_of(object);
+    api_of(client, types, object)
+        .patch(name, &PatchParams::apply("epilogue-lab").force(), &Patch::Apply(object))
+        .await
+        .map(drop)
+        .map_err(LabError::api(format!("apply {} {name}", types.kind)))
+}
+
+fn name_of(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// The objects of the same kind, in the same namespace if it has one.
+fn api_of(client: &kube::Client, types: &TypeMeta, object: &Value) -> Api<DynamicObject> {
     let (group, version) =
         types.api_version.rsplit_once('/').unwrap_or(("", types.api_version.as_str()));
     let kind = GroupVersionKind::gvk(group, version, &types.kind);
     let resource = ApiResource::from_gvk(&kind);
-    let api: Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
+    match object["metadata"]["namespace"].as_str() {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
-    };
-    api.patch(name, &PatchParams::apply("epilogue-lab").force(), &Patch::Apply(object))
-        .await
-        .map(drop)
-        .map_err(LabError::api(format!("apply {} {name}", types.kind)))
+    }
 }
 
 fn types(object: &Value) -> TypeMeta {

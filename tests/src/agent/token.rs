@@ -10,7 +10,7 @@ use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::json;
 
 use crate::install::{AGENT, AGENTS_NAMESPACE};
-use crate::{Cluster, eventually, kubeconfig, pki};
+use crate::{Cluster, eventually, install, kubeconfig, pki};
 
 /// The API keeps a token that it has accepted for 10 s.
 const REFUSED_WITHIN: Duration = Duration::from_mins(2);
@@ -28,7 +28,8 @@ pub(super) struct Token {
 impl Token {
     /// Writes the first token, and a kubeconfig for this server with it at `path`. The token is
     /// bound to a Pod of the agent, and valid while that exists; or else to the Node, as that of a
-    /// service of the host. The agent shows only a token of a file to a kubelet.
+    /// service of the host. The agent shows only a token of a file to a kubelet. Returns once the
+    /// API server enforces the agents' policies on it.
     pub(super) async fn write(
         cluster: &Cluster,
         node: &str,
@@ -46,6 +47,8 @@ impl Token {
         let config = kubeconfig::read(cluster.kubeconfig_path()).expect("a kubeconfig");
         let config = kubeconfig::at(kubeconfig::with_token_file(config, &file), server);
         kubeconfig::write(path, &config).expect("a kubeconfig");
+        let agent = cluster.token_client(&first).await.expect("a client");
+        install::policies_bind(agent, node).await.expect("the policies bind the agent");
         Self { cluster, node: node.to_owned(), file, first }
     }
 

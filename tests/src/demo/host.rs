@@ -11,15 +11,13 @@ use doubles::login1::{Down, Login1, State};
 use k8s_openapi::api::authentication::v1::BoundObjectReference;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
 
 use crate::cluster::Cluster;
 use crate::eventually::observe_until;
 use crate::install::{AGENT, AGENTS_NAMESPACE};
-use crate::kubeconfig;
 use crate::paths::program;
 use crate::process::{Process, Program};
+use crate::{install, kubeconfig};
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
 /// The delay that logind grants.
@@ -50,7 +48,8 @@ impl Host {
         let login1 = Login1::start(&bus.address, &root, DELAY_SECONDS).await;
         let kubeconfig = root.join("agent.kubeconfig");
         write_kubeconfig(cluster, node, &kubeconfig).await?;
-        policies_hold(node, &kubeconfig).await?;
+        let client = kubeconfig::client(kubeconfig::read(&kubeconfig)?, &kubeconfig).await?;
+        install::policies_bind(client, node).await?;
         let args = [
             "run".to_owned(),
             format!("--node-name={node}"),
@@ -90,24 +89,6 @@ impl Host {
         self.agent.stop(STOP_GRACE).await;
         Ok(())
     }
-}
-
-/// Waits until the API server enforces the admission policies, which it does a moment after they
-/// were applied. Before, the agent would not act for half a minute.
-async fn policies_hold(node: &str, kubeconfig: &Path) -> anyhow::Result<()> {
-    let client = kubeconfig::client(kubeconfig::read(kubeconfig)?, kubeconfig).await?;
-    let nodes: Api<Node> = Api::all(client);
-    let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
-    let patch = Patch::Merge(json!({"metadata": {"labels": {"epilogue.dev/policy-trial": "1"}}}));
-    let observe = async || nodes.patch_metadata(node, &dry_run, &patch).await.err();
-    let refused = |error: &Option<kube::Error>| match error {
-        Some(kube::Error::Api(status)) => [403, 422].contains(&status.code),
-        _ => false,
-    };
-    let seen = observe_until(READY_WITHIN, observe, refused).await;
-    let unbound =
-        |last| format!("the admission policies do not bind the agent of {node}: {last:?}");
-    seen.map(drop).map_err(|last| anyhow::anyhow!(unbound(last)))
 }
 
 /// A token bound to the node, as a service of the host has it.
