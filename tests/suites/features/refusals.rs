@@ -1,12 +1,13 @@
-//! Tests refusals: a quota refuses pods, our admission policy refuses Jobs, and no component
-//! refuses Jobs of other controllers. ([P8], [S3])
+//! Tests refusals: a quota refuses pods, our admission policy refuses Jobs, no component refuses
+//! Jobs of other controllers, and another policy alters the counts of a status. ([P8], [S3])
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::api::{Patch, PatchParams, PostParams};
-use lab::bed::{Bed, JobBuilder, JobState, SOON, job};
+use lab::bed::{Bed, JobBuilder, JobState, SOON, has_finalizer, job};
+use lab::kubernetes::Feature;
 use lab::{eventually, install};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::bed;
 
@@ -38,11 +39,80 @@ async fn pods_that_a_quota_refuses_come_when_it_allows_them() {
     bed.stop().await;
 }
 
+/// A policy of others, and its binding: it drops what the Job controller remembers of ended pods
+/// in the status.
+fn dropping_policy(namespace: &str) -> [Value; 2] {
+    let metadata = json!({"name": format!("drops-counts-{namespace}")});
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy",
+        "metadata": metadata,
+        "spec": {
+            "failurePolicy": "Fail", "reinvocationPolicy": "Never",
+            "matchConstraints": {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+                "resourceRules": [{
+                    "apiGroups": ["batch"], "apiVersions": ["v1"],
+                    "operations": ["UPDATE"], "resources": ["jobs/status"],
+                }],
+            },
+            "matchConditions": [{
+                "name": "has-some", "expression": "has(object.status.uncountedTerminatedPods)",
+            }],
+            "mutations": [{"patchType": "JSONPatch", "jsonPatch": {
+                "expression": "[JSONPatch{op: 'remove', path: '/status/uncountedTerminatedPods'}]",
+            }}],
+        },
+    });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
+        "metadata": metadata, "spec": {"policyName": metadata["name"]},
+    });
+    [policy, binding]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counts_that_a_policy_drops_release_no_pod_until_it_goes() {
+    if Feature::MutatingPolicies.is_missing() {
+        return;
+    }
+    let bed = bed(&["--default-job-api-backoff=200ms", "--max-job-api-backoff=1s"]).await;
+    let three = job("altered").spec("completions", 3).spec("parallelism", 3);
+    bed.create(three.spec("suspend", true)).await;
+    let [policy, binding] = dropping_policy(bed.namespace());
+    for object in [&policy, &binding] {
+        install::apply_object(bed.client(), object).await.expect("the policy is installed");
+    }
+    let jobs = bed.api::<Job>();
+    let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+    let some = json!({"status": {"uncountedTerminatedPods": {"succeeded": ["some-uid"]}}});
+    let some = Patch::Merge(some);
+    let drops = async || {
+        let answer = jobs.patch_status("altered", &dry_run, &some).await.expect("an answer");
+        answer.status.expect("a status").uncounted_terminated_pods.is_none()
+    };
+    eventually("the policy is in use", SOON, drops, |drops| *drops).await;
+
+    bed.change("altered", json!({"suspend": false})).await;
+    let event = bed.events_say("altered", "StatusAltered: ").await;
+    assert!(event.contains("jobs/status"), "{event}");
+    let pods = bed.pods("altered").await;
+    assert!(pods.iter().all(has_finalizer), "{pods:?}");
+    assert!(!bed.state("altered").await.is_finished());
+    for object in [&binding, &policy] {
+        install::delete_object(bed.client(), object).await.expect("the policy goes");
+    }
+    let state = bed.finished("altered", SOON).await;
+    assert_eq!((state.succeeded, state.failed), (3, 0));
+    bed.no_pod_has_the_finalizer("altered", SOON).await;
+    assert_eq!(bed.pods("altered").await.len(), 3, "no pod ran twice");
+    bed.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn annotations_that_could_not_be_acted_on_are_refused() {
     let bed = bed(&[]).await;
     install::apply_policy(bed.client()).await.expect("the policy is installed");
-    let with = |annotations: serde_json::Value| job("draft").metadata("annotations", annotations);
+    let with = |annotations: Value| job("draft").metadata("annotations", annotations);
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let jobs = bed.api::<Job>();
     let answer = async |job: JobBuilder| match jobs.create(&dry_run, &job.build()).await {

@@ -209,9 +209,9 @@ fn text(set: &IndexSet) -> Option<String> {
 
 /// What a user has to know where [`counts_are`] is false.
 pub(super) const ALTERED: &str = "the API stored other counts than were written, so that no pod \
-                                  is released: does a mutating webhook change jobs/status? Exempt \
-                                  status.uncountedTerminatedPods, succeeded, failed, \
-                                  completedIndexes and failedIndexes";
+                                  is released: does a mutating webhook or policy change \
+                                  jobs/status? Exempt status.uncountedTerminatedPods, \
+                                  succeeded, failed, completedIndexes and failedIndexes";
 
 /// Whether the API stored these counts.
 pub(super) fn counts_are(written: &JobStatus, stored: &JobStatus) -> bool {
