@@ -8,14 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use agent_core::protocol::pressure::{PodFigures, Resource, Sample};
+use doubles::cri::{Call, CriDouble, Fault, Layer};
 use epilogue_agent::clock::Clock;
 use epilogue_agent::sink::measure::MeasureSink;
 use epilogue_agent::source::pressure::{DiskSampler, FilesystemPaths};
-
 use tokio::sync::Notify;
 
-use super::pods::{figures, sink};
-use super::runtime::{FakeRuntime, Words, layer};
+use super::pods::{figures, runtime, sink};
 use super::tree::{Driver, MIB, Tree, uid, write};
 
 const DIR: &str = "var/lib/kubelet/pods";
@@ -33,6 +32,12 @@ fn volume(tree: &Tree, pod: &str, name: &str) -> std::path::PathBuf {
 
 fn fill(path: &Path, bytes: u64) {
     write(path, &vec![b'x'; usize::try_from(bytes).expect("must fit")]);
+}
+
+/// Adds a container, by its pod and name, with these figures of its writable layer.
+fn measured(cri: &CriDouble, (uid, name): (&str, &str), bytes: Option<u64>, inodes: Option<u64>) {
+    cri.add_idle(uid, name, "x");
+    cri.set_layer(uid, name, Layer { bytes, inodes });
 }
 
 async fn without_runtime(tree: &Tree, pod: &str) -> PodFigures {
@@ -56,13 +61,11 @@ async fn layers_logs_and_volumes_come_together() {
     fill(&tree.path("var/log/pods/jobs_a-0_a/main/0.log"), 2 * MIB);
     fill(&tree.path("var/log/pods/jobs_a-0_a/side/0.log"), MIB);
     fill(&tree.path("var/log/pods/jobs_other_b/main/0.log"), MIB);
-    let stats = vec![
-        layer("a", "main", Some(10 * MIB), Some(7)),
-        layer("a", "side", None, None),
-        layer("b", "main", Some(MIB), Some(1)),
-    ];
-    let answered = FakeRuntime::start(tree.root(), Words { stats, ..Words::default() });
-    let sink = sink(&tree, Some(answered.runtime()));
+    let cri = CriDouble::start(tree.root());
+    measured(&cri, ("a", "main"), Some(10 * MIB), Some(7));
+    measured(&cri, ("a", "side"), None, None);
+    measured(&cri, ("b", "main"), Some(MIB), Some(1));
+    let sink = sink(&tree, Some(runtime(&tree)));
     let figures = figures(&sink, Resource::Disk, &["a"]).await.expect("must be reported");
     assert_eq!(figures.len(), 1);
     let pod = &figures[&uid("a")];
@@ -100,18 +103,20 @@ async fn without_the_runtime_s_figures_the_sums_are_not_known_but_logs_and_volum
     let pod = without_runtime(&tree, "a").await;
     assert_eq!((pod.disk, pod.inodes), (None, None));
     assert!(pod.empty_dirs[0].1 >= MIB && pod.containers[0].logs >= Some(MIB));
-    let answered = FakeRuntime::start(tree.root(), Words { silent: true, ..Words::default() });
-    let silent = figures(&sink(&tree, Some(answered.runtime())), Resource::Disk, &["a"]).await;
+    let cri = CriDouble::start(tree.root());
+    cri.fault(Call::Any, "", Fault::Hang);
+    let silent = figures(&sink(&tree, Some(runtime(&tree))), Resource::Disk, &["a"]).await;
     assert_eq!(silent.expect("must be reported")[&uid("a")], pod);
 }
 
 #[tokio::test]
 async fn what_a_busy_runtime_says_late_counts_for_the_next_measurement_and_holds_for_a_while() {
     let tree = Tree::new(Driver::Systemd);
-    let (stats, late) = (vec![layer("a", "main", Some(MIB), Some(1))], Arc::new(Notify::new()));
-    let words = Words { stats, late: Some(Arc::clone(&late)), ..Words::default() };
-    let answered = FakeRuntime::start(tree.root(), words);
-    let sink = sink(&tree, Some(answered.runtime()));
+    let cri = CriDouble::start(tree.root());
+    measured(&cri, ("a", "main"), Some(MIB), Some(1));
+    let late = Arc::new(Notify::new());
+    cri.fault(Call::ListContainerStats, "", Fault::Until(Arc::clone(&late)));
+    let sink = sink(&tree, Some(runtime(&tree)));
     let disk = async || {
         let figures = figures(&sink, Resource::Disk, &["a"]).await.expect("must be reported");
         figures[&uid("a")].disk.map(|disk| disk.rootfs)
@@ -120,11 +125,8 @@ async fn what_a_busy_runtime_says_late_counts_for_the_next_measurement_and_holds
     assert_eq!(disk().await, None);
     late.notify_one();
     assert_eq!(disk().await, Some(MIB));
-    assert_eq!(
-        answered.calls("ListContainerStats"),
-        1,
-        "a question that is open is not asked again"
-    );
+    let asked = cri.count(Call::ListContainerStats);
+    assert_eq!(asked, 1, "a question that is open is not asked again");
     assert_eq!(disk().await, Some(MIB), "the last word holds while the runtime is silent");
     let later = figures(&sink, Resource::Disk, &["a", "later"]).await.expect("must be reported");
     assert!(later[&uid("a")].disk.is_some());

@@ -8,7 +8,6 @@ mod kernel_here;
 mod odd;
 mod percentiles;
 mod pods;
-mod runtime;
 mod sampler;
 mod stalls;
 mod tree;

@@ -7,17 +7,22 @@ use std::time::{Duration, Instant};
 
 use agent_core::pressure::usage::DiskLayout;
 use agent_core::protocol::pressure::{Figures, Resource, Sample};
+use doubles::cri::{Call, CriDouble, Fault};
 use epilogue_agent::clock::Clock;
-use epilogue_agent::cri::Runtime;
+use epilogue_agent::cri::{Runtime, Sockets};
 use epilogue_agent::sink::measure::MeasureSink;
 use epilogue_agent::source::pressure::KUBELET_DIR;
 use epilogue_common::outcome::Failure;
 
-use super::runtime::{FakeRuntime, Words, container, filesystem};
 use super::tree::{Driver, MIB, Tree, uid};
 
 pub(crate) fn sink(tree: &Tree, runtime: Option<Runtime>) -> MeasureSink {
     MeasureSink::new(tree.host(), KUBELET_DIR, Clock::new(Arc::default()), runtime)
+}
+
+/// The runtime at its usual path on the host.
+pub(crate) fn runtime(tree: &Tree) -> Runtime {
+    Runtime::new(Sockets::new(None, tree.root()))
 }
 
 pub(crate) async fn figures(
@@ -39,9 +44,10 @@ async fn memory_is_working_set_and_swap_of_pods_and_named_containers() {
         tree.pod("a-1", 100 * MIB);
         tree.pod("b-2", 50 * MIB);
         tree.pod("not-asked", 10 * MIB);
-        let containers = vec![container("a-1", "main", "a1c"), container("b-2", "other", "b2c")];
-        let answered = FakeRuntime::start(tree.root(), Words { containers, ..Words::default() });
-        let sink = sink(&tree, Some(answered.runtime()));
+        let cri = CriDouble::start(tree.root());
+        cri.add_idle("a-1", "main", "a1c");
+        cri.add_idle("b-2", "other", "b2c");
+        let sink = sink(&tree, Some(runtime(&tree)));
         let figures = figures(&sink, Resource::Memory, &["a-1", "b-2", "gone"]).await;
         let figures = figures.expect("must be reported");
         assert_eq!(figures.len(), 2, "one that has no cgroup is missing: {figures:?}");
@@ -57,24 +63,24 @@ async fn memory_is_working_set_and_swap_of_pods_and_named_containers() {
 async fn the_runtime_is_asked_for_names_only_when_there_is_a_new_container() {
     let tree = Tree::new(Driver::Systemd);
     tree.pod("a", 100 * MIB);
-    let containers = vec![container("a", "main", "ac")];
-    let answered = FakeRuntime::start(tree.root(), Words { containers, ..Words::default() });
-    let sink = sink(&tree, Some(answered.runtime()));
+    let cri = CriDouble::start(tree.root());
+    cri.add_idle("a", "main", "ac");
+    let sink = sink(&tree, Some(runtime(&tree)));
     for _ in 0..3 {
         let figures = figures(&sink, Resource::Memory, &["a"]).await.expect("must be reported");
         assert_eq!(figures[&uid("a")].containers[0].name, "main");
     }
-    assert_eq!(answered.calls("ListContainers"), 1);
+    assert_eq!(cri.count(Call::ListContainers), 1);
 
-    answered.with(|words| words.containers.push(container("a", "second", "new")));
+    cri.add_idle("a", "second", "new");
     tree.usage(&tree.of_container("a", "new"), 5 * MIB);
     let both = figures(&sink, Resource::Memory, &["a"]).await.expect("must be reported");
     assert_eq!(both[&uid("a")].containers.len(), 2);
-    assert_eq!(answered.calls("ListContainers"), 2);
+    assert_eq!(cri.count(Call::ListContainers), 2);
 
     // A runtime that hangs, as it may under pressure, delays the figures, which lack only the
     // names.
-    answered.with(|words| words.silent = true);
+    cri.fault(Call::Any, "", Fault::Hang);
     tree.usage(&tree.of_container("a", "newer"), 5 * MIB);
     let known = figures(&sink, Resource::Memory, &["a"]).await.expect("must be reported");
     assert_eq!(known[&uid("a")].memory, Some(81 * MIB));
@@ -146,21 +152,22 @@ async fn the_runtime_says_where_its_images_lie_and_is_asked_once() {
     let tree = Tree::new(Driver::Systemd);
     let other = tempfile::tempdir_in("/dev/shm").expect("/dev/shm must be writable");
     std::os::unix::fs::symlink(other.path(), tree.path("images")).expect("must be creatable");
-    let images = vec![filesystem("/images"), filesystem("/var/lib/containerd")];
-    let answered = FakeRuntime::start(tree.root(), Words { images, ..Words::default() });
-    let sink = sink(&tree, Some(answered.runtime()));
+    let cri = CriDouble::start(tree.root());
+    cri.set_images(&["/images", "/var/lib/containerd"]);
+    let sink = sink(&tree, Some(runtime(&tree)));
     for _ in 0..3 {
         let sample = take_sample(&sink).await.expect("must be reported");
         assert_eq!(sample.layout, Some(DiskLayout::DedicatedImages));
     }
-    assert_eq!(answered.calls("ImageFsInfo"), 1);
+    assert_eq!(cri.count(Call::ImageFsInfo), 1);
 }
 
 #[tokio::test]
 async fn a_runtime_that_does_not_say_where_its_images_lie_delays_one_sample_only() {
     let tree = Tree::new(Driver::Systemd);
-    let answered = FakeRuntime::start(tree.root(), Words { silent: true, ..Words::default() });
-    let sink = sink(&tree, Some(answered.runtime()));
+    let cri = CriDouble::start(tree.root());
+    cri.fault(Call::Any, "", Fault::Hang);
+    let sink = sink(&tree, Some(runtime(&tree)));
     let begin = Instant::now();
     for _ in 0..10 {
         let sample = take_sample(&sink).await.expect("must be reported");
@@ -169,7 +176,7 @@ async fn a_runtime_that_does_not_say_where_its_images_lie_delays_one_sample_only
     }
     let took = begin.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}");
-    assert_eq!(answered.calls("ImageFsInfo"), 1);
+    assert_eq!(cri.count(Call::ImageFsInfo), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

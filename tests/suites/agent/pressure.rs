@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use doubles::cri::{Call, CriDouble, Fault, Script};
+use doubles::cri::{Call, CriDouble, Fault, Layer, Script};
 use k8s_openapi::api::core::v1::Pod;
 use lab::agent::{Setup, Site, State};
 use lab::eventually;
@@ -199,8 +199,9 @@ async fn of_a_node_without_disk_the_pod_with_most_in_its_layers_ends_once_that_i
     cri.fault(Call::ListContainerStats, "", Fault::Refuse(Code::Unavailable));
     let small = stage.pod("small", 900 * MIB, Script::Obedient, &requests()).await;
     let writer = stage.pod("writer", 20 * MIB, Script::Obedient, &requests()).await;
-    cri.write(&small, "main", MIB);
-    cri.write(&writer, "main", 5 << 30);
+    for (uid, bytes) in [(&small, MIB), (&writer, 5 << 30)] {
+        cri.set_layer(uid, "main", Layer { bytes: Some(bytes), ..Layer::default() });
+    }
     // The message does not name a container whose logs are unknown. ([EV13])
     stage.host.write(&format!("var/log/pods/n_p_{writer}/main/0.log"), "a line\n");
     let asked = || cri.seen().iter().filter(|seen| seen.call == Call::ListContainerStats).count();

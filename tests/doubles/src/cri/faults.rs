@@ -1,8 +1,9 @@
 //! Scripts the double's faults, and records the calls that came.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use tonic::Status;
 
 /// The calls.
@@ -19,6 +20,7 @@ pub enum Call {
     StopContainer,
     RemoveContainer,
     ListContainerStats,
+    ImageFsInfo,
 }
 
 /// A fault.
@@ -28,6 +30,8 @@ pub enum Fault {
     Hang,
     /// Answers late.
     Late(Duration),
+    /// Answers after this notification.
+    Until(Arc<Notify>),
     /// Returns an error, each time.
     Refuse(tonic::Code),
     /// Returns an error, the first time.
@@ -88,6 +92,10 @@ impl Faults {
             Some(Fault::Hang) => std::future::pending().await,
             Some(Fault::Late(time)) => {
                 tokio::time::sleep(time).await;
+                Ok(Rest::default())
+            }
+            Some(Fault::Until(notify)) => {
+                notify.notified().await;
                 Ok(Rest::default())
             }
             Some(Fault::Refuse(code) | Fault::RefuseOnce(code)) => Err(refusal(code)),

@@ -17,7 +17,7 @@ use tokio::net::UnixListener;
 use tokio::runtime::{Builder, Runtime};
 
 pub use faults::{Call, Fault, Seen};
-pub use pods::{ContainerFact, PodBuilder};
+pub use pods::{ContainerFact, Layer, PodBuilder};
 pub use process::{Exit, Process, Script};
 pub use service::{Service, World};
 
@@ -94,6 +94,11 @@ impl CriDouble {
         self.world.faults.clear();
     }
 
+    /// How often a call came.
+    pub fn count(&self, call: Call) -> usize {
+        self.seen().iter().filter(|seen| seen.call == call).count()
+    }
+
     /// The calls so far, in the order in which they came.
     pub fn seen(&self) -> Vec<Seen> {
         self.world.faults.seen()
@@ -109,9 +114,19 @@ impl CriDouble {
         self.world.kill(uid, name);
     }
 
-    /// Sets the bytes in a container's writable layer, by its name.
-    pub fn write(&self, uid: &str, name: &str, bytes: u64) {
-        self.world.write(uid, name, bytes);
+    /// Adds a pod with one container of this id, which runs without a process.
+    pub fn add_idle(&self, uid: &str, name: &str, id: &str) {
+        self.world.add_model_with_id(uid, name, Some(id), Process::idle());
+    }
+
+    /// Sets what is counted of a container's writable layer, by its name.
+    pub fn set_layer(&self, uid: &str, name: &str, layer: Layer) {
+        self.world.set_layer(uid, name, layer);
+    }
+
+    /// Sets directories on the file systems of images.
+    pub fn set_images(&self, directories: &[&str]) {
+        self.world.set_images(directories);
     }
 
     /// The runtime's id of a container, by its name.

@@ -30,8 +30,20 @@ pub(super) struct Record {
     pub(super) sandbox: String,
     created_at: i64,
     pub(super) process: Option<Process>,
-    /// Bytes in its writable layer.
-    pub(super) layer: u64,
+    pub(super) layer: Layer,
+}
+
+/// What is counted of a container's writable layer; `None` is not counted yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Layer {
+    pub bytes: Option<u64>,
+    pub inodes: Option<u64>,
+}
+
+impl Default for Layer {
+    fn default() -> Self {
+        Self { bytes: Some(0), inodes: Some(1) }
+    }
 }
 
 /// What a test sees of a container.
@@ -46,6 +58,16 @@ pub struct ContainerFact {
 impl World {
     /// Adds a pod whose one container is this process, which a model runs.
     pub fn add_model(&self, uid: &str, name: &str, process: Process) {
+        self.add_model_with_id(uid, name, None, process);
+    }
+
+    pub(super) fn add_model_with_id(
+        &self,
+        uid: &str,
+        name: &str,
+        id: Option<&str>,
+        process: Process,
+    ) {
         let sandbox = self.add_sandbox(|number, created_at| Sandbox {
             id: format!("sandbox{number}"),
             uid: uid.to_owned(),
@@ -53,13 +75,13 @@ impl World {
             created_at,
         });
         self.add_container(|number, created_at| Record {
-            id: format!("container{number}"),
+            id: id.map_or_else(|| format!("container{number}"), str::to_owned),
             name: name.to_owned(),
             uid: uid.to_owned(),
             sandbox,
             created_at,
             process: Some(process),
-            layer: 0,
+            layer: Layer::default(),
         });
     }
 }
@@ -108,7 +130,7 @@ impl PodBuilder {
                 sandbox: sandbox.clone(),
                 created_at,
                 process,
-                layer: 0,
+                layer: Layer::default(),
             });
         }
     }
@@ -169,11 +191,12 @@ impl Record {
 
     pub(super) fn stats(&self) -> ContainerStats {
         let Container { id, labels, .. } = self.listed();
+        let number = |value| Number { value };
         ContainerStats {
             attributes: Some(ContainerAttributes { id, labels }),
             writable_layer: Some(FilesystemUsage {
-                used_bytes: Some(Number { value: self.layer }),
-                inodes_used: Some(Number { value: 1 }),
+                used_bytes: self.layer.bytes.map(number),
+                inodes_used: self.layer.inodes.map(number),
                 ..FilesystemUsage::default()
             }),
         }

@@ -139,6 +139,11 @@ impl Process {
         Self { body: Body::Model(Arc::new(signal)), exit }
     }
 
+    /// A process that receives nothing, and never ends.
+    pub(super) fn idle() -> Self {
+        Self::model(|_| {}, watch::channel(None).1)
+    }
+
     /// How it ended, if it has.
     pub(super) fn exit(&self) -> Option<Exit> {
         *self.exit.borrow()

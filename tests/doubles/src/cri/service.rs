@@ -6,7 +6,10 @@ use std::sync::Mutex;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use epilogue_agent::cri::stats::{ListContainerStatsRequest, ListContainerStatsResponse};
+use epilogue_agent::cri::stats::{
+    FilesystemIdentifier, FilesystemUsage, ImageFsInfoRequest, ImageFsInfoResponse,
+    ListContainerStatsRequest, ListContainerStatsResponse,
+};
 use epilogue_agent::cri::wire::{self, Call as _, Empty};
 use epilogue_runtime::clock::Clock;
 use futures::FutureExt as _;
@@ -18,7 +21,7 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use super::faults::{Call, Faults, Rest, Seen};
-use super::pods::{ContainerFact, Record, Sandbox};
+use super::pods::{ContainerFact, Layer, Record, Sandbox};
 use super::process::Process;
 
 /// All state of the double.
@@ -36,6 +39,8 @@ struct Things {
     made: i64,
     sandboxes: Vec<Sandbox>,
     containers: Vec<Record>,
+    /// Directories on the file systems of images.
+    images: Vec<String>,
 }
 
 impl World {
@@ -100,11 +105,15 @@ impl World {
         });
     }
 
-    pub(super) fn write(&self, uid: &str, name: &str, bytes: u64) {
+    pub(super) fn set_layer(&self, uid: &str, name: &str, layer: Layer) {
         self.with(|things| {
             let is_it = |container: &&mut Record| container.uid == uid && container.name == name;
-            things.containers.iter_mut().filter(is_it).for_each(|it| it.layer = bytes);
+            things.containers.iter_mut().filter(is_it).for_each(|it| it.layer = layer);
         });
+    }
+
+    pub(super) fn set_images(&self, directories: &[&str]) {
+        self.with(|things| things.images = directories.iter().map(ToString::to_string).collect());
     }
 
     pub(super) fn id(&self, uid: &str, name: &str) -> Option<String> {
@@ -224,6 +233,19 @@ impl World {
         Ok(ListContainerStatsResponse { stats })
     }
 
+    async fn image_fs_info(&self) -> Result<ImageFsInfoResponse, Status> {
+        self.meet(Call::ImageFsInfo, "", None).await?;
+        let filesystem = |mountpoint: String| FilesystemUsage {
+            fs_id: Some(FilesystemIdentifier { mountpoint }),
+            ..FilesystemUsage::default()
+        };
+        let images = self.with(|things| things.images.clone());
+        Ok(ImageFsInfoResponse {
+            image_filesystems: images.into_iter().map(filesystem).collect(),
+            container_filesystems: Vec::new(),
+        })
+    }
+
     async fn container_status(
         &self,
         request: wire::ContainerStatusRequest,
@@ -331,6 +353,9 @@ impl tower::Service<http::Request<Body>> for Service {
                 }
                 ListContainerStatsRequest::PATH => {
                     unary(request, |_: ListContainerStatsRequest| world.container_stats()).await
+                }
+                ImageFsInfoRequest::PATH => {
+                    unary(request, |_: ImageFsInfoRequest| world.image_fs_info()).await
                 }
                 wire::RemoveContainerRequest::PATH => {
                     unary(request, |sent| world.remove_container(sent)).await
