@@ -3,7 +3,7 @@
 
 use ::simulation::agent::{self, Counts, Options, SITUATIONS, Sabotage, Stage};
 
-/// Fixed, so that a failure is a change of the code. `cargo lab sim --agent --count N` runs more.
+/// Fixed, so that a failure is a change of the code. `cargo lab sim --agent --seeds N` runs more.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=1_600;
 
 /// Seeds that failed once; `true` marks a node without strain.

@@ -3,7 +3,7 @@
 
 use ::simulation::controller::{self, Counts, Options, SITUATIONS, Sabotage};
 
-/// Fixed, so that a failure is a change of the code. `cargo lab sim --seed N --count N` runs more.
+/// Fixed, so that a failure is a change of the code. `cargo lab sim --seeds N` runs more.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=2_000;
 
 /// Each situation must be met as often: what judges it could not fail otherwise.

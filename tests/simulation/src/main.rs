@@ -1,12 +1,20 @@
 //! `cargo lab sim`: runs seeds of the simulation; for the first failure, prints its trace and the
 //! command that replays it.
 
+use std::num::NonZero;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{bail, ensure};
 use clap::Parser;
 use simulation::small_scopes::{self, Limits, Scope};
 use simulation::{agent, controller};
+
+/// A quarter of the time goes to memory; with this allocator a fifth less in all.
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Simulate the controller, or the agent, by seeds.
 #[derive(Debug, Parser)]
@@ -15,9 +23,10 @@ struct Arguments {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many seeds to run from there on
-    #[arg(long, default_value_t = 1)]
-    count: u64,
+    /// How many seeds to run from there on, on all processors; from 10,000 on by a build that is
+    /// optimised throughout
+    #[arg(long, alias = "count", default_value_t = 1)]
+    seeds: u64,
     /// Simulate the agent on its node, not the controller
     #[arg(long)]
     agent: bool,
@@ -66,33 +75,21 @@ struct Seen {
     trace: Vec<String>,
 }
 
+/// Outcome of all seeds.
+#[derive(Default)]
+struct Total {
+    passed: u64,
+    failed: Vec<u64>,
+    met: Counts,
+}
+
 fn main() -> anyhow::Result<()> {
     let arguments = &Arguments::parse();
     if let Some(which) = &arguments.exhaustive {
         return explore(which, arguments.states_max);
     }
-    let (mut passed, mut failed, mut met) = (0_u64, Vec::new(), Counts::default());
-    for seed in arguments.seed..arguments.seed.saturating_add(arguments.count) {
-        let verbose = arguments.verbose || arguments.plan;
-        let seen = simulate(arguments, seed, verbose);
-        met.agent += seen.met.agent;
-        met.controller += seen.met.controller;
-        if verbose {
-            println!("{}", seen.trace.join("\n"));
-        }
-        if seen.violations.is_empty() {
-            passed += 1;
-        } else {
-            print!("{}", seen.failure);
-            if failed.is_empty() && !verbose {
-                println!("{}", simulate(arguments, seed, true).trace.join("\n"));
-            }
-            failed.push(seed);
-        }
-        if arguments.count == 1 {
-            println!("{}", seen.stats);
-        }
-    }
+    let Total { passed, mut failed, met } = simulate_all(arguments);
+    failed.sort_unstable();
     if arguments.met {
         let (agent, controller) = (arguments.agent, !arguments.agent);
         print!("{}", met.agent.table(&agent::SITUATIONS, |_| agent, 0).0);
@@ -101,6 +98,60 @@ fn main() -> anyhow::Result<()> {
     println!("{passed} passed, {} failed", failed.len());
     ensure!(failed.is_empty(), "seeds that failed: {failed:?}");
     Ok(())
+}
+
+/// Runs all seeds, each on a thread of its own choice, and prints what each shows, as it ends.
+fn simulate_all(arguments: &Arguments) -> Total {
+    let verbose = arguments.verbose || arguments.plan;
+    let seeds = arguments.seed..arguments.seed.saturating_add(arguments.seeds);
+    let next = &Mutex::new(seeds);
+    let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    // What is verbose comes in the order of the seeds.
+    let threads = if verbose { 1 } else { processors };
+    let (sender, ended) = mpsc::channel();
+    let mut total = Total::default();
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                while let Some(seed) = take() {
+                    if sender.send((seed, simulate(arguments, seed, verbose))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for (seed, seen) in ended {
+            total.add(arguments, seed, &seen);
+        }
+    });
+    total
+}
+
+impl Total {
+    /// Adds what a seed has shown, and prints it.
+    fn add(&mut self, arguments: &Arguments, seed: u64, seen: &Seen) {
+        let verbose = arguments.verbose || arguments.plan;
+        self.met.agent += seen.met.agent;
+        self.met.controller += seen.met.controller;
+        if verbose {
+            println!("{}", seen.trace.join("\n"));
+        }
+        if seen.violations.is_empty() {
+            self.passed += 1;
+        } else {
+            print!("{}", seen.failure);
+            if self.failed.is_empty() && !verbose {
+                println!("{}", simulate(arguments, seed, true).trace.join("\n"));
+            }
+            self.failed.push(seed);
+        }
+        if arguments.seeds == 1 {
+            println!("{}", seen.stats);
+        }
+    }
 }
 
 /// Explores scopes, and prints what each of them has.

@@ -113,12 +113,23 @@ pub fn wanted_delay(
     let kubelet = kubelet_period.map_or(Duration::ZERO, |period| period + FLUSH_MARGIN);
     let Some(priority_groups) = priority_groups else { return kubelet };
     let period = priority_groups.period();
+    enough_for(period).max(period + FLUSH_MARGIN).max(kubelet)
+}
+
+/// The smallest delay in whole seconds that leaves the priority groups this period. A longer delay
+/// never leaves them less, so the range can be halved; each decision of the agent asks.
+fn enough_for(period: Duration) -> Duration {
     let overhead_max = (INTENT_MAX + PRE_MARK_MAX + FLUSH_MAX + MARGIN_MAX).as_secs() + 1;
-    let enough = (period.as_secs()..=period.as_secs() + overhead_max)
-        .map(Duration::from_secs)
-        .find(|granted| Budget::of(*granted).kill >= period)
-        .expect("the steps around the priority groups must fit into their own maxima");
-    enough.max(period + FLUSH_MARGIN).max(kubelet)
+    let (mut least, mut enough) = (period.as_secs(), period.as_secs() + overhead_max);
+    while least < enough {
+        let between = least.midpoint(enough);
+        if Budget::of(Duration::from_secs(between)).kill >= period {
+            enough = between;
+        } else {
+            least = between + 1;
+        }
+    }
+    Duration::from_secs(enough)
 }
 
 /// Maximum time that Assist holds its lock: the kubelet's sum of periods plus the flush margin.
@@ -140,6 +151,17 @@ mod tests {
         let flags =
             PriorityGroupFlags { by_priority: Some(list.into()), ..PriorityGroupFlags::default() };
         flags.priority_groups().expect("must be priority groups").expect("must be on")
+    }
+
+    #[test]
+    fn enough_is_the_smallest_delay_that_leaves_the_period() {
+        let leaves = |seconds, period| Budget::of(Duration::from_secs(seconds)).kill >= period;
+        for millis in (0..200_000).step_by(250) {
+            let period = Duration::from_millis(millis);
+            let enough = enough_for(period).as_secs();
+            assert!(leaves(enough, period), "{period:?}");
+            assert!(enough == 0 || !leaves(enough - 1, period), "{period:?}");
+        }
     }
 
     #[test]
