@@ -1,21 +1,34 @@
-//! Holds the count of ignored failures, which a Job's status keeps, to the files of all versions: a
-//! Job outlives the controller that began it.
+//! Holds what a Job keeps in its status, its annotations and its pods to the files of all versions:
+//! a Job outlives the controller that began it.
 
 use serde_json::{Value, json};
 
-use super::builders::{JobBuilder, PodBuilder, api, job, message, pod, sync};
+use super::builders::{JobBuilder, PodBuilder, api, job, message, now, pod, sync};
 use crate::checks::fake_api::FakeApi;
+use crate::job::{PodDraft, fail_pending_patch, pod_body};
+use crate::view::FailureCounts;
 
 const KIND: &str = "epilogue.dev/DisruptionsIgnored";
 
-/// What each version writes, the newest last.
-fn golden() -> Vec<Value> {
+/// What each version writes under this name, the newest last.
+fn golden(name: &str) -> Vec<Value> {
     let files = [include_str!("../../../../../common/golden/controller-1.json")];
-    let condition = |file: &str| {
+    let body = |file: &str| {
         let bodies: Value = serde_json::from_str(file).expect("must be JSON");
-        bodies["job: disruptions ignored"].clone()
+        bodies[name].clone()
     };
-    files.into_iter().map(condition).collect()
+    files.into_iter().map(body).collect()
+}
+
+/// Fails if this is not what the newest version writes under this name.
+fn is_golden(name: &str, written: &Value) {
+    let golden = golden(name).pop().expect("there must be one");
+    assert_eq!(*written, golden, "it has changed: keep the former file, and add a new one");
+}
+
+/// A Job whose indexes may fail thrice each.
+fn indexed() -> JobBuilder {
+    job().indexed().size(2, 2).spec("backoffLimitPerIndex", 3)
 }
 
 /// A Job with two ignored failures, `d-1` and `d-2`, and this limit.
@@ -41,14 +54,47 @@ fn the_count_of_ignored_failures_is_written_as_in_the_newest_golden_file() {
     let (job, pods) = disrupted("9");
     let mut api = api(job, pods);
     sync(&mut api);
-    let golden = golden().pop().expect("there must be one");
-    assert_eq!(stored(&api), golden, "it has changed: keep the former file, and add a new one");
+    is_golden("job: disruptions ignored", &stored(&api));
+}
+
+#[test]
+fn pods_are_written_as_in_the_newest_golden_file() {
+    let failures = FailureCounts { counted: 2, ignored: 1 };
+    let draft = PodDraft { index: Some(1), failures: Some(failures), ..PodDraft::default() };
+    let body = pod_body(&indexed().build(), &draft);
+    let body = serde_json::from_str(body.json().expect("must be JSON")).expect("must be JSON");
+    is_golden("job: pod of an index", &body);
+    let pending = pod("a", "Pending").build();
+    is_golden("job: pod that did not start", &fail_pending_patch(&pending, now()));
+}
+
+/// The index of a pod that a former version has created goes on counting its failures.
+#[test]
+fn pods_of_each_former_version_are_read() {
+    for body in golden("job: pod of an index") {
+        let failed = pod("a", "Failed").ended(1, 3_600).with(|pod| {
+            for field in ["annotations", "labels", "finalizers", "ownerReferences"] {
+                pod["metadata"][field] = body["metadata"][field].clone();
+            }
+        });
+        let other = pod("b", "Running").index(0);
+        let mut api = api(indexed().started(7_200), vec![failed, other]);
+        let effects = sync(&mut api);
+        assert_eq!(effects.created_indexes(), [1]);
+        let failures = FailureCounts { counted: 3, ignored: 1 };
+        assert_eq!(effects.created[0].failures, Some(failures));
+    }
+    for patch in golden("job: pod that did not start") {
+        let status = patch["status"].clone();
+        let ended = pod("a", "Failed").with(|pod| pod["status"] = status).build();
+        assert!(ended.has_condition("epilogue.dev/PendingTimeout"));
+    }
 }
 
 /// The two that a former version has counted, and not released, are counted once.
 #[test]
 fn the_count_of_ignored_failures_of_each_former_version_is_read() {
-    for condition in golden() {
+    for condition in golden("job: disruptions ignored") {
         let text = |name: &str| condition[name].as_str().expect("must be a text").to_owned();
         for (limit, more, fails) in [("2", false, false), ("2", true, true), ("3", true, false)] {
             let (job, mut pods) = disrupted(limit);
