@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::pod::{PodObject, PodView};
 use super::processes::Signal;
-use super::script::Script;
 use super::world::{Stats, World, Write, WriteResult};
 use super::write;
 
@@ -50,10 +49,6 @@ pub(super) enum Command {
     },
     /// The kubelets start again: the watch begins anew.
     Restart,
-    SetScript {
-        script: Script,
-        done: oneshot::Sender<()>,
-    },
 }
 
 /// The state that a command waits for.
@@ -232,11 +227,6 @@ impl Driver {
                 self.waiting.push((node, Until::Quiet, done));
             }
             Command::Restart => self.restarts = true,
-            Command::SetScript { script, done } => {
-                self.world.set_script(script);
-                // The caller may have stopped waiting.
-                done.send(()).ok();
-            }
         }
     }
 

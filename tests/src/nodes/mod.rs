@@ -238,12 +238,6 @@ impl SimulatedNodes {
         self.order(|done| Command::Revive { node: index, done }).await
     }
 
-    /// The script of pods without the annotation that start from now on.
-    pub async fn set_default_script(&self, text: &str) -> Result<(), NodesError> {
-        let script = parse(text)?;
-        self.order(|done| Command::SetScript { script, done }).await
-    }
-
     /// Gives a node without heartbeat a lease whose last renewal is this old.
     pub async fn age_lease(&self, node: &str, age: Duration) -> Result<(), NodesError> {
         objects::create_lease_namespace(&self.client).await.map_err(NodesError::Objects)?;

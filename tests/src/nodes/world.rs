@@ -151,11 +151,6 @@ impl World {
         self.nodes.iter().position(|node| node.name == name)
     }
 
-    /// New pods without a script of their own follow this one from now on.
-    pub(super) fn set_script(&mut self, script: Script) {
-        self.settings.script = script;
-    }
-
     /// Replaces the whole state by a complete list: a missing pod is gone.
     pub(super) fn replace(&mut self, mut list: Vec<PodView>, now: Timestamp) {
         let listed: HashSet<Uid> = list.iter().map(|pod| pod.uid.clone()).collect();

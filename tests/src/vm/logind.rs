@@ -78,11 +78,6 @@ impl Logind {
         Ok(Self { dir: dir.to_owned(), process, init })
     }
 
-    /// The system bus as a path of this machine, for programs outside the container.
-    pub fn system_bus(&self) -> PathBuf {
-        format!("/proc/{}/root/run/dbus/system_bus_socket", self.init).into()
-    }
-
     /// A program of the container, run inside; the caller configures its output. It ends with the
     /// caller or the container.
     pub fn command(&self, program: &str, args: &[&str]) -> Command {

@@ -91,13 +91,12 @@ impl World {
 pub struct PodBuilder {
     world: Arc<World>,
     uid: String,
-    sandbox_ready: bool,
     containers: Vec<(String, Script)>,
 }
 
 impl PodBuilder {
     pub(super) fn new(world: Arc<World>, uid: &str) -> Self {
-        Self { world, uid: uid.to_owned(), sandbox_ready: true, containers: Vec::new() }
+        Self { world, uid: uid.to_owned(), containers: Vec::new() }
     }
 
     /// Adds a container behind the others.
@@ -107,18 +106,12 @@ impl PodBuilder {
         self
     }
 
-    /// Adds a sandbox that is already down.
-    #[must_use]
-    pub fn sandbox_down(self) -> Self {
-        Self { sandbox_ready: false, ..self }
-    }
-
     /// Starts the pod.
     pub async fn start(self) {
         let sandbox = self.world.add_sandbox(|number, created_at| Sandbox {
             id: format!("sandbox{number}"),
             uid: self.uid.clone(),
-            ready: self.sandbox_ready,
+            ready: true,
             created_at,
         });
         for (name, script) in &self.containers {
