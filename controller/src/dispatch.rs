@@ -7,10 +7,10 @@ use controller_core::job::MemoryUpdate;
 use controller_core::orphans::Orphans;
 use controller_core::podgc::{NamespaceView, NodeView};
 use controller_core::state::{ClusterState, Entry, Event, Now, Reaction, Snapshot};
-use controller_core::view::{Job, JobKey, Pod, Uid, WirePod};
+use controller_core::view::{Job, JobKey, Pod, Uid, Version, WirePod};
 use epilogue_runtime::clock::Clock;
 use epilogue_runtime::rate_limit::Backlog;
-use epilogue_runtime::watch::{Relist, WatchEvent};
+use epilogue_runtime::watch::{Newest, Relist, WatchEvent};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::metrics::Metrics;
@@ -31,6 +31,10 @@ pub(crate) struct Dispatch {
     metrics: Metrics,
     /// Where new lists are requested, one for each watch.
     relists: Mutex<Vec<Relist>>,
+    /// The newest known version of Jobs.
+    pub(crate) newest_job: Newest,
+    /// The newest known version of pods.
+    pub(crate) newest_pod: Newest,
 }
 
 impl Dispatch {
@@ -43,7 +47,8 @@ impl Dispatch {
         clock: Clock,
     ) -> Self {
         let (state, relists) = (Mutex::new(state), Mutex::default());
-        Self { state, jobs, orphans, gc, clock, backlog, metrics, relists }
+        let (newest_job, newest_pod) = (Newest::default(), Newest::default());
+        Self { state, jobs, orphans, gc, clock, backlog, metrics, relists, newest_job, newest_pod }
     }
 
     /// A watch begins, which lists again on request.
@@ -85,6 +90,20 @@ impl Dispatch {
         self.handle(Event::Namespace(event));
     }
 
+    /// Takes the version of a Job in an answer, which must be this one or newer.
+    pub(crate) fn job_answered(&self, floor: Version, version: Version) {
+        if self.newest_job.answered(floor.0, version.0) {
+            self.job(WatchEvent::Restored);
+        }
+    }
+
+    /// Takes the version of a pod in an answer, which must be this one or newer.
+    pub(crate) fn pod_answered(&self, floor: Version, version: Version) {
+        if self.newest_pod.answered(floor.0, version.0) {
+            self.pod(WatchEvent::Restored);
+        }
+    }
+
     fn handle(&self, event: Event) {
         let reaction = self.state.lock().handle(event, &self.now());
         self.react(reaction);
@@ -112,6 +131,11 @@ impl Dispatch {
     pub(crate) fn input(&self, key: &JobKey) -> Option<Snapshot> {
         let now = self.now();
         self.state.lock().input(key, &now)
+    }
+
+    /// Whether the API has gone back to an earlier version since this snapshot.
+    pub(crate) fn is_void(&self, snapshot: &Snapshot) -> bool {
+        self.state.lock().restores() != snapshot.restores
     }
 
     /// Updates the memory of a Job.

@@ -22,6 +22,7 @@ use kube::Client;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use crate::dispatch::Dispatch;
 use crate::pod_pages::{Page, PodPages};
 use crate::wake_ups::CallsOnTheWay;
 
@@ -50,6 +51,8 @@ const NOTHING: Read<()> = Read { json: |_| Ok(()), protobuf: Some(|_| Ok(())) };
 /// Carries out the controller's writes.
 pub(crate) struct Executor {
     client: Client,
+    /// Knows how new an answer must be, and hears of one that is older.
+    dispatch: Arc<Dispatch>,
     clock: Clock,
     calls: Semaphore,
     on_the_way: CallsOnTheWay,
@@ -57,13 +60,18 @@ pub(crate) struct Executor {
 
 impl Executor {
     /// Creates an executor on this client.
-    pub(crate) fn new(client: Client, clock: Clock) -> Self {
-        Self::counted(client, clock, CallsOnTheWay::default())
+    pub(crate) fn new(client: Client, dispatch: Arc<Dispatch>, clock: Clock) -> Self {
+        Self::counted(client, dispatch, clock, CallsOnTheWay::default())
     }
 
     /// Creates an executor on this client, whose calls are counted.
-    pub(crate) fn counted(client: Client, clock: Clock, on_the_way: CallsOnTheWay) -> Self {
-        Self { client, clock, calls: Semaphore::new(CALLS_MAX), on_the_way }
+    pub(crate) fn counted(
+        client: Client,
+        dispatch: Arc<Dispatch>,
+        clock: Clock,
+        on_the_way: CallsOnTheWay,
+    ) -> Self {
+        Self { client, dispatch, clock, calls: Semaphore::new(CALLS_MAX), on_the_way }
     }
 
     /// How many calls one sync of a Job makes at once. A call builds its body when it starts:
@@ -92,7 +100,7 @@ impl Executor {
             Step::Delete(pod, version) => self.delete(pod, *version).await,
             Step::FailPending(pod) => self.fail_pending(pod).await.map(Answer::Pod),
             Step::WriteStatus(status) => match status_body(job, status) {
-                Ok(body) => self.write_status(&job.key, body).await.map(Answer::Job),
+                Ok(body) => self.write_status(job, body).await.map(Answer::Job),
                 Err(error) => Err(unwritable(&error)),
             },
         }
@@ -113,7 +121,7 @@ impl Executor {
             Call::PatchPod(PodWrite { namespace, name, patch, .. }) => {
                 let path = format!("{}/status", pod_path(namespace, name));
                 let patch = patch.as_ref().unwrap_or(&Value::Null);
-                let pod = self.patch_at(&path, patch).await?;
+                let pod = self.patch_at(&path, patch, Version::default()).await?;
                 Ok(podgc::Answer::Patched(pod.version))
             }
             Call::DeletePod(write) => {
@@ -155,6 +163,7 @@ impl Executor {
             let (version, is_last) = pages.take(&page);
             newest = newest.max(version);
             if is_last {
+                self.dispatch.pod_answered(Version::default(), newest);
                 return Ok(newest);
             }
         }
@@ -164,20 +173,28 @@ impl Executor {
         self.call(Method::GET, path, JSON, Vec::new(), read).await
     }
 
+    /// A new pod is newer than all that is known.
     async fn create(&self, path: &str, body: Body) -> Outcome<WrittenPod> {
-        let content = body.content_type();
+        let (floor, content) = (Version(self.dispatch.newest_pod.get()), body.content_type());
         let reply = self.call(Method::POST, path, content, body.into_bytes(), &REPLY).await?;
-        Ok(written(reply))
+        Ok(self.written(reply, floor))
     }
 
     async fn patch(&self, pod: &Pod, body: Value) -> Outcome<WrittenPod> {
-        self.patch_at(&pod_path(&pod.namespace, &pod.name), &body).await
+        self.patch_at(&pod_path(&pod.namespace, &pod.name), &body, pod.version).await
     }
 
-    async fn patch_at(&self, path: &str, body: &Value) -> Outcome<WrittenPod> {
+    /// Patches a pod that has this version or a newer one. A patch that changes nothing makes none.
+    async fn patch_at(&self, path: &str, body: &Value, floor: Version) -> Outcome<WrittenPod> {
         let body = body.to_string().into_bytes();
         let reply = self.call(Method::PATCH, path, STRATEGIC_MERGE, body, &REPLY).await?;
-        Ok(written(reply))
+        Ok(self.written(reply, floor))
+    }
+
+    fn written(&self, reply: Reply, floor: Version) -> WrittenPod {
+        let version = Version::parse(&reply.version);
+        self.dispatch.pod_answered(floor, version);
+        WrittenPod { uid: reply.uid.into(), name: reply.name.into(), version }
     }
 
     async fn delete(&self, pod: &Pod, version: Option<Version>) -> Outcome<Answer> {
@@ -193,12 +210,19 @@ impl Executor {
 
     async fn fail_pending(&self, pod: &Pod) -> Outcome<WrittenPod> {
         let path = format!("{}/status", pod_path(&pod.namespace, &pod.name));
-        self.patch_at(&path, &fail_pending_patch(pod, self.clock.now())).await
+        let patch = fail_pending_patch(pod, self.clock.now());
+        self.patch_at(&path, &patch, pod.version).await
     }
 
-    async fn write_status(&self, key: &JobKey, body: Body) -> Outcome<Arc<Job>> {
-        let (path, content) = (job_path(key, "/status"), body.content_type());
-        self.call(Method::PUT, &path, content, body.into_bytes(), &JOB).await.map(Arc::new)
+    /// A status that is new is newer than all that is known. The API takes it only from whoever
+    /// names the Job's version, which stays if nothing is new.
+    async fn write_status(&self, job: &Job, body: Body) -> Outcome<Arc<Job>> {
+        let (path, content) = (job_path(&job.key, "/status"), body.content_type());
+        let newest = Version(self.dispatch.newest_job.get());
+        let written = self.call(Method::PUT, &path, content, body.into_bytes(), &JOB).await?;
+        let floor = if written.version == job.version { job.version } else { newest };
+        self.dispatch.job_answered(floor, written.version);
+        Ok(Arc::new(written))
     }
 
     /// Sends a request. A reply that cannot be read is an unknown outcome: the write succeeded, but
@@ -247,14 +271,6 @@ fn node_path(name: &str) -> String {
 
 fn job_path(key: &JobKey, subresource: &str) -> String {
     format!("/apis/batch/v1/namespaces/{}/jobs/{}{subresource}", key.namespace, key.name)
-}
-
-fn written(reply: Reply) -> WrittenPod {
-    WrittenPod {
-        uid: reply.uid.into(),
-        name: reply.name.into(),
-        version: Version::parse(&reply.version),
-    }
 }
 
 impl fmt::Debug for Executor {

@@ -135,12 +135,10 @@ mod tests {
         dispatch.pod(WatchEvent::ListBegins);
         dispatch.pod(WatchEvent::Shown(serde_json::from_value(pod).expect("must be a pod")));
         dispatch.pod(WatchEvent::ListEnds("1".to_owned()));
-        let client = Client::new(service, "default");
-        let cleaner = Cleaner {
-            dispatch: Arc::new(dispatch),
-            executor: Arc::new(Executor::new(client, Clock::MACHINE)),
-            manage_all_jobs: false,
-        };
+        let (client, dispatch) = (Client::new(service, "default"), Arc::new(dispatch));
+        let executor = Executor::new(client, Arc::clone(&dispatch), Clock::MACHINE);
+        let executor = Arc::new(executor);
+        let cleaner = Cleaner { dispatch, executor, manage_all_jobs: false };
         (cleaner, calls)
     }
 

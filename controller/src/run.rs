@@ -234,7 +234,8 @@ impl Parts {
         let dispatch = Arc::new(dispatch);
         let pod_gc = pod_gc(environment, &dispatch, &registry)?;
         let events = clients.events.clone();
-        let executor = Executor::counted(clients.jobs.clone(), clock, calls.clone());
+        let executor =
+            Executor::counted(clients.jobs.clone(), Arc::clone(&dispatch), clock, calls.clone());
         registry.register(Box::new(QueueCollector::new(queues)?))?;
         Ok(Self {
             pod_gc,
@@ -320,7 +321,7 @@ fn pod_gc(
     let clock = environment.identity.clock;
     Ok(Some(Arc::new(podgc::Worker {
         dispatch: Arc::clone(dispatch),
-        executor: Executor::new(environment.clients.pod_gc.clone(), clock),
+        executor: Executor::new(environment.clients.pod_gc.clone(), Arc::clone(dispatch), clock),
         clock,
         metrics: podgc::Metrics::new(registry)?,
         instance: environment.identity.name.clone(),

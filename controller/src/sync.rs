@@ -46,7 +46,8 @@ impl Process<JobKey> for Syncer {
         };
         let plan = self.plan(&snapshot);
         let skip = plan.skip;
-        let sync_result = self.carry_out(plan).await;
+        // Once all is read anew, the Job is synced again.
+        let Some(sync_result) = self.carry_out(&snapshot, plan).await else { return };
         let took = started.elapsed();
         match skip {
             None => {
@@ -85,11 +86,17 @@ impl Syncer {
         plan
     }
 
-    /// Makes the calls of a plan, as many at once as the executor allows.
-    async fn carry_out(&self, plan: PodPlan) -> SyncResult {
+    /// Makes the calls of a plan, as many at once as the executor allows. `None` if the API has
+    /// gone back to an earlier version meanwhile: then the plan is void, no further call is made,
+    /// and nothing of it is remembered.
+    async fn carry_out(&self, snapshot: &Snapshot, plan: PodPlan) -> Option<SyncResult> {
         let mut progress = Progress::new(plan, &self.settings);
         let mut unanswered = FuturesUnordered::new();
         loop {
+            if self.dispatch.is_void(snapshot) {
+                while unanswered.next().await.is_some() {}
+                return None;
+            }
             self.take_side_effects(&mut progress);
             let at_once = Executor::at_once(progress.job(), progress.creates());
             while unanswered.len() < at_once {
@@ -103,7 +110,7 @@ impl Syncer {
             let Some((call, outcome)) = unanswered.next().await else { break };
             progress.done(&call, outcome);
         }
-        progress.into_result()
+        Some(progress.into_result())
     }
 
     fn take_side_effects(&self, progress: &mut Progress) {
@@ -154,6 +161,125 @@ impl Syncer {
                     "sync failed"
                 );
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use controller_core::view::WireJob;
+    use epilogue_runtime::lease::Identity;
+    use epilogue_runtime::watch::WatchEvent;
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use prometheus::Registry;
+    use serde_json::{Value, json};
+
+    type Calls = Arc<Mutex<Vec<String>>>;
+
+    fn pod(name: &str, version: u64, phase: &str) -> Value {
+        let labels = json!({"job-name": "a", "batch.kubernetes.io/controller-uid": "uid-a"});
+        let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "uid-a",
+                           "controller": true});
+        json!({
+            "metadata": {"name": name, "namespace": "default", "uid": name, "labels": labels,
+                "resourceVersion": version.to_string(), "ownerReferences": [owner],
+                "finalizers": ["batch.kubernetes.io/job-tracking"]},
+            "status": {"phase": phase},
+        })
+    }
+
+    fn job(version: u64, status: &Value) -> Value {
+        json!({
+            "metadata": {"name": "a", "namespace": "default", "uid": "uid-a",
+                "resourceVersion": version.to_string(), "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"parallelism": 2, "completions": 4, "backoffLimit": 6,
+                "selector": {"matchLabels": {"batch.kubernetes.io/controller-uid": "uid-a"}},
+                "template": {"metadata": {"labels": {
+                    "batch.kubernetes.io/controller-uid": "uid-a"}},
+                    "spec": {"restartPolicy": "Never", "containers": [{"name": "c"}]}}},
+            "status": status,
+        })
+    }
+
+    /// A syncer that knows a Job and these pods of it up to version 50. The API gives these
+    /// versions to new pods, to a new status and to pods that are patched.
+    fn syncer(pods: &[Value], (new, status, patched): (u64, u64, u64)) -> (Syncer, Calls) {
+        let calls = Calls::default();
+        let log = Arc::clone(&calls);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+            log.lock().push(format!("{method} {}", path.rsplit('/').next().unwrap_or_default()));
+            async move {
+                let sent = request.into_body().collect_bytes().await.expect("must be there");
+                let sent: Value = serde_json::from_slice(&sent).unwrap_or_default();
+                let answer = match method.as_str() {
+                    "POST" => pod("new", new, "Pending"),
+                    "PUT" => job(status, &sent["status"]),
+                    _ => pod("old", patched, "Succeeded"),
+                };
+                Response::builder().body(Body::from(answer.to_string().into_bytes()))
+            }
+        });
+        let client = Client::new(service, "default");
+        let dispatch = Arc::new(Dispatch::for_tests(None));
+        let known = WireJob::read(&job(40, &json!({})).to_string()).and_then(WireJob::view);
+        dispatch.job(WatchEvent::ListBegins);
+        dispatch.job(WatchEvent::Shown(known.expect("must be a Job")));
+        dispatch.job(WatchEvent::ListEnds("50".to_owned()));
+        dispatch.pod(WatchEvent::ListBegins);
+        for pod in pods {
+            let pod = serde_json::from_value(pod.clone()).expect("must be a pod");
+            dispatch.pod(WatchEvent::Shown(pod));
+        }
+        dispatch.pod(WatchEvent::ListEnds("50".to_owned()));
+        for newest in [&dispatch.newest_job, &dispatch.newest_pod] {
+            assert!(!newest.answered(0, 50));
+        }
+        let metrics = Metrics::new(&Registry::new()).expect("must register");
+        let identity = Identity { name: "test".to_owned(), clock: Clock::MACHINE };
+        let executor = Executor::new(client.clone(), Arc::clone(&dispatch), Clock::MACHINE);
+        let syncer = Syncer {
+            dispatch,
+            executor: Arc::new(executor),
+            recorder: Recorder::new(client, identity, metrics.clone()),
+            metrics,
+            settings: Settings { manage_all_jobs: true, ..Settings::default() },
+            check: None,
+            clock: Clock::MACHINE,
+        };
+        (syncer, calls)
+    }
+
+    /// What a sync calls, and whether the Job rests after it.
+    async fn synced(pods: &[Value], versions: (u64, u64, u64)) -> (Vec<String>, bool) {
+        let (syncer, calls) = syncer(pods, versions);
+        let key = JobKey::new("default", "a");
+        syncer.process(&syncer.dispatch.jobs, &key).await;
+        let rests = syncer.dispatch.input(&key).is_none();
+        let calls = calls.lock().clone();
+        (calls, rests)
+    }
+
+    #[tokio::test]
+    async fn a_sync_stops_at_an_answer_that_is_older_than_what_was_known() {
+        let old = [pod("old", 45, "Succeeded")];
+        let all = ["POST pods", "POST pods", "PUT status", "PATCH old", "PUT status"];
+        for (versions, expected) in [
+            ((51, 52, 53), &all[..]),
+            // The pods are in another etcd. A patch may change nothing, and a status, too.
+            ((151, 52, 45), &all),
+            ((51, 40, 46), &all),
+            ((49, 52, 53), &all[..1]),
+            ((51, 49, 53), &all[..3]),
+            ((51, 52, 44), &all[..4]),
+        ] {
+            let (calls, rests) = synced(&old, versions).await;
+            assert_eq!(calls, expected, "{versions:?}");
+            assert_eq!(rests, expected != all, "{versions:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
 
-use epilogue_runtime::watch::{self, Pauses, Read, Relist, Scope, Signs, WatchEvent};
+use epilogue_runtime::watch::{self, Newest, Pauses, Read, Relist, Scope, Signs, WatchEvent};
 use futures::{Stream, StreamExt as _};
 use kube::Client;
 use tokio::sync::watch::Receiver;
@@ -65,6 +65,7 @@ impl Watch {
             selector: Some(format!("{field}={}", self.node)),
             read: Read { json, protobuf: None },
             version,
+            newest: Newest::default(),
             signs: self.signs,
             relist: Relist::default(),
             page_size: PAGE_SIZE,

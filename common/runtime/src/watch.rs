@@ -3,6 +3,7 @@
 
 mod error;
 mod frames;
+mod newest;
 mod pauses;
 pub(crate) mod protobuf;
 mod relist;
@@ -27,6 +28,7 @@ use tokio::time::Instant;
 
 use self::error::{WatchError, accepted, failed, refused};
 use self::frames::Frames;
+pub use self::newest::Newest;
 pub use self::pauses::Pauses;
 use self::pauses::{Backoff, Round};
 pub use self::relist::Relist;
@@ -57,6 +59,8 @@ pub struct Scope<T> {
     pub read: Read<T>,
     /// `metadata.resourceVersion` of an object.
     pub version: fn(&T) -> &str,
+    /// What is known of the kind, from the watch and from other calls.
+    pub newest: Newest,
     /// Where the watch reports signs of life.
     pub signs: Signs,
     /// Requests for a new list.
@@ -132,9 +136,9 @@ where
     let demands = scope.relist.demands();
     let watch = Watch {
         client,
+        reached: Reached::new(scope.newest.clone()),
         scope,
         position: None,
-        reached: Reached::default(),
         streams_lists: true,
         backoff: Backoff::default(),
         asked: 0,
@@ -191,7 +195,7 @@ where
     fn begin_anew(&mut self) {
         self.position = None;
         // The list may be asked for because the API has gone back.
-        self.reached = Reached::default();
+        self.reached.forget();
         self.backoff = Backoff::default();
         self.phase = Phase::Due;
     }
@@ -232,6 +236,9 @@ where
         self.begun = Instant::now();
         let lists = self.position.is_none();
         self.listed = lists.then_some(0);
+        if lists {
+            self.reached.list_begins();
+        }
         if lists && !self.streams_lists {
             let next = Some(String::new());
             let objects = Vec::new().into_iter();
@@ -376,7 +383,8 @@ where
             }
             WatchError::Restored { .. } => {
                 tracing::warn!(path, %error, "listing again");
-                (self.position, self.reached) = (None, Reached::default());
+                self.position = None;
+                self.reached.forget();
             }
             error => {
                 tracing::warn!(path, %error, failures = self.backoff.failures(), "watch failed");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use controller_core::podgc::{NodeView, WireNode};
 use controller_core::view::WirePod;
 use epilogue_runtime::health::Flag;
-use epilogue_runtime::watch::{Relist, Signs};
+use epilogue_runtime::watch::{Newest, Relist, Signs};
 use kube::Client;
 use tokio::sync::watch as cell;
 use tokio_util::sync::CancellationToken;
@@ -56,11 +56,11 @@ impl HasSynced {
         self.relist.fresh()
     }
 
-    /// What the watch needs: where it reports signs of life, and where a relist is requested. The
-    /// state requests one, too.
-    fn handles(&self, dispatch: &Dispatch) -> (Signs, Relist) {
+    /// What the watch needs: what else is known of its kind, where it reports signs of life, and
+    /// where a relist is requested. The state requests one, too.
+    fn handles(&self, dispatch: &Dispatch, newest: Newest) -> (Newest, Signs, Relist) {
         dispatch.add_watch(self.relist.clone());
-        (self.signs.clone(), self.relist.clone())
+        (newest, self.signs.clone(), self.relist.clone())
     }
 
     fn fill(&self) {
@@ -85,7 +85,8 @@ pub(crate) struct Informers {
 impl Informers {
     /// Watches Jobs until the token is cancelled.
     pub(crate) async fn jobs(self, token: CancellationToken, synced: HasSynced) {
-        let (client, handles) = (self.client.clone(), synced.handles(&self.dispatch));
+        let newest = self.dispatch.newest_job.clone();
+        let (client, handles) = (self.client.clone(), synced.handles(&self.dispatch, newest));
         watch::<VersionedJob>(client, self.namespace.as_deref(), handles, token, |event| {
             let ends = matches!(event, WatchEvent::ListEnds(_));
             self.job_event(event);
@@ -98,7 +99,8 @@ impl Informers {
 
     /// Watches pods until the token is cancelled.
     pub(crate) async fn pods(self, token: CancellationToken, synced: HasSynced) {
-        let (client, handles) = (self.client.clone(), synced.handles(&self.dispatch));
+        let newest = self.dispatch.newest_pod.clone();
+        let (client, handles) = (self.client.clone(), synced.handles(&self.dispatch, newest));
         watch::<WirePod>(client, self.namespace.as_deref(), handles, token, |event| {
             let ends = matches!(event, WatchEvent::ListEnds(_));
             self.traces.pods(&event);
@@ -118,7 +120,7 @@ pub(crate) async fn nodes(
     token: CancellationToken,
     synced: HasSynced,
 ) {
-    let handles = synced.handles(&dispatch);
+    let handles = synced.handles(&dispatch, Newest::default());
     watch::<WireNode>(client, None, handles, token, |event| {
         let ends = matches!(event, WatchEvent::ListEnds(_));
         unreadable::log("node", &event);
@@ -137,7 +139,7 @@ pub(crate) async fn namespaces(
     token: CancellationToken,
     synced: HasSynced,
 ) {
-    let handles = synced.handles(&dispatch);
+    let handles = synced.handles(&dispatch, Newest::default());
     watch::<RawNamespace>(client, None, handles, token, |event| {
         let ends = matches!(event, WatchEvent::ListEnds(_));
         unreadable::log("namespace", &event);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use controller_core::podgc::{NamespaceView, WireNode};
 use controller_core::view::{self, Job, WireJob, WirePod};
 use epilogue_common::watch_event::Rejected;
-use epilogue_runtime::watch::{self, Pauses, Read, Relist, Scope, Signs};
+use epilogue_runtime::watch::{self, Newest, Pauses, Read, Relist, Scope, Signs};
 use futures::StreamExt as _;
 use kube::Client;
 use serde::Deserialize;
@@ -132,7 +132,7 @@ impl Watched for RawNamespace {
 pub(crate) async fn watch<T: Watched>(
     client: Client,
     namespace: Option<&str>,
-    (signs, relist): (Signs, Relist),
+    (newest, signs, relist): (Newest, Signs, Relist),
     token: CancellationToken,
     mut handle: impl FnMut(WatchEvent<T>) + Send,
 ) {
@@ -154,6 +154,7 @@ pub(crate) async fn watch<T: Watched>(
         selector: None,
         read: T::READ,
         version: T::version,
+        newest,
         signs,
         relist,
         page_size: PAGE_SIZE,

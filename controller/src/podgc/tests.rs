@@ -90,9 +90,10 @@ fn worker_in(mode: Mode, server: &Server, registry: &Registry) -> Arc<Worker> {
     dispatch.node(WatchEvent::ListBegins);
     dispatch.node(WatchEvent::ListEnds("1".to_owned()));
     dispatch.pod(shown(5));
+    let dispatch = Arc::new(dispatch);
     Arc::new(Worker {
-        dispatch: Arc::new(dispatch),
-        executor: Executor::new(server.client(), Clock::MACHINE),
+        executor: Executor::new(server.client(), Arc::clone(&dispatch), Clock::MACHINE),
+        dispatch,
         clock: Clock::MACHINE,
         metrics: Metrics::new(registry).expect("must register"),
         instance: "test".to_owned(),

@@ -1,12 +1,9 @@
 //! Backups of etcd: takes one, restores it later, and remembers both times for the verdicts.
 
-use std::time::Duration;
-
 use k8s_openapi::api::batch::v1::Job;
 use kube::api::{Api, PostParams};
 use model_api::{Kind, ModelApi, Snapshot};
 use serde_json::Value;
-use tokio::time::Instant;
 
 use super::plots::Plot;
 use super::world::NAMESPACE;
@@ -15,10 +12,6 @@ use super::world::NAMESPACE;
 /// at which a watch was, before the watch asks: whoever restores a backup that is so young has to
 /// bump the versions.
 const OTHER_WRITES: u64 = 100_000;
-
-/// A younger backup is not restored: a watch that lags may not have shown anything since, although
-/// the controller has written, and then nothing shows that the API has gone back.
-const AGE_MIN: Duration = Duration::from_secs(30);
 
 /// A restore: what was called between the backup and it has never happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +28,7 @@ pub(super) struct Backups {
     plots: Vec<Plot>,
     /// Lets the kubelets start again.
     restart: Box<dyn Fn() + Send + Sync>,
-    last: Option<(Snapshot, usize, Instant)>,
+    last: Option<(Snapshot, usize)>,
     pub(super) restores: Vec<Restore>,
 }
 
@@ -52,12 +45,8 @@ impl Backups {
     /// Takes a backup, or restores the one that it has.
     pub(super) async fn turn(&mut self) {
         let calls = self.api.log().len();
-        let is_young = |it: &(Snapshot, usize, Instant)| it.2.elapsed() < AGE_MIN;
-        if self.last.as_ref().is_some_and(is_young) {
-            return;
-        }
-        let Some((snapshot, taken, _)) = self.last.take() else {
-            self.last = Some((self.api.snapshot(), calls, Instant::now()));
+        let Some((snapshot, taken)) = self.last.take() else {
+            self.last = Some((self.api.snapshot(), calls));
             self.api.skip_versions(OTHER_WRITES);
             return;
         };

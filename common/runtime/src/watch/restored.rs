@@ -12,7 +12,7 @@ use kube::client::Body;
 use tokio::time::{sleep, timeout};
 
 use super::wire::{self, Format, Read};
-use super::{Pauses, WATCH_SECONDS, WatchError, accepted, failed};
+use super::{Newest, Pauses, WATCH_SECONDS, WatchError, accepted, failed};
 
 /// The query for the version of a collection. The name need not exist. With it the server reads one
 /// key, whereas a list with another selector may search all objects of a large cluster.
@@ -22,11 +22,12 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// A watch that lasted this much less than was asked for was ended by something else than its time.
 const EARLY: Duration = Duration::from_secs(5);
 
-/// How far a watch has come.
-#[derive(Debug, Default)]
+/// How far the server must have come.
+#[derive(Debug)]
 pub(super) struct Reached {
-    /// The newest version; `None` before the first list, or if versions are not numbers.
-    version: Option<u64>,
+    newest: Newest,
+    /// What was known when the last list began.
+    listed_from: u64,
     /// Whether the server may have gone back since: the connection broke, or ended early.
     in_doubt: bool,
 }
@@ -41,9 +42,19 @@ pub(super) struct Check {
 }
 
 impl Reached {
+    pub(super) fn new(newest: Newest) -> Self {
+        Self { newest, listed_from: 0, in_doubt: false }
+    }
+
+    /// The server has gone back, or may have: it is known no longer how far it must have come.
+    pub(super) fn forget(&mut self) {
+        self.newest.forget();
+        *self = Self::new(self.newest.clone());
+    }
+
     /// All changes up to this version were yielded.
     pub(super) fn moved(&mut self, version: &str) {
-        self.version = self.version.max(version.parse().ok());
+        self.newest.reached(version.parse().unwrap_or(0));
     }
 
     /// The watch failed.
@@ -57,16 +68,25 @@ impl Reached {
         self.in_doubt = check.answer.is_some() || lasted + EARLY < whole;
     }
 
-    /// A list of this version is complete. An error if it is older than what was yielded: lists are
-    /// consistent reads.
+    /// A list begins.
+    pub(super) fn list_begins(&mut self) {
+        self.listed_from = self.newest.get();
+    }
+
+    /// A list of this version is complete. An error if it is older than what was known when it
+    /// began: lists are consistent reads.
     pub(super) fn list_ends(&mut self, version: &str) -> Result<(), WatchError> {
         self.in_doubt = false;
-        compare(self.version.unwrap_or(0), version.parse().ok())
+        compare(self.listed_from, version.parse().ok())
     }
 
     /// The version to check, if the server may have gone back; takes the doubt away.
+    ///
+    /// The watch itself may lag behind what the program wrote. A server that has gone back to a
+    /// version in between has all that the watch has shown.
     pub(super) fn take_doubt(&mut self) -> Option<u64> {
-        self.version.filter(|_| std::mem::take(&mut self.in_doubt))
+        let newest = Some(self.newest.get()).filter(|newest| *newest > 0);
+        newest.filter(|_| std::mem::take(&mut self.in_doubt))
     }
 }
 

@@ -131,6 +131,7 @@ fn scope(objects_max: usize) -> Scope<Object> {
         names: "/api/v1/namespaces/default/pods".into(),
         selector: Some("spec.nodeName=n1".into()),
         read: Read { json: |text| serde_json::from_str(text), protobuf: None },
+        newest: Newest::default(),
         signs: Signs::unread("pods"),
         relist: Relist::default(),
         version: |object| object.metadata.resource_version.as_deref().unwrap_or_default(),
@@ -598,4 +599,41 @@ async fn events_do_not_wait_for_the_version_and_a_question_is_repeated() {
         ["list", "shown a", "listed 50", "shown a", "restored", "list", "shown a", "listed 20"];
     assert_eq!(events, expected);
     assert_eq!(lookups.len(), 4);
+}
+
+/// Like `run_restored`, while the program writes objects at version 90 once 50 is listed.
+async fn run_written(answers: Vec<(u16, String)>, requests: usize) -> Vec<String> {
+    let (client, asked, _) = restored_server(answers, vec![(200, 60)]);
+    let (events, scope) = (Log::default(), scope(2));
+    let newest = scope.newest.clone();
+    let end = async {
+        while !events.lock().iter().any(|event| event == "listed 50") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(!newest.answered(newest.get(), 90));
+        while asked.lock().len() < requests {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // Whatever the last request brings.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    };
+    watch_until(client, scope, &events, end).await;
+    let events = events.lock().clone();
+    assert_eq!(newest.get(), 60, "versions count on from there: {events:?}");
+    events
+}
+
+/// The API has gone back to version 60: the watch had not come as far, and the program had.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_lags_behind_a_write_notices_that_the_write_is_undone() {
+    let answers = vec![(200, list(50) + "broken\n"), (OPEN, String::new()), (OPEN, list(60))];
+    let events = run_written(answers, 3).await;
+    let relisted = ["list", "shown a", "listed 60"];
+    assert_eq!(events, [&["list", "shown a", "listed 50", "restored"][..], &relisted].concat());
+
+    let expired = event("ERROR", &status(410, "Expired"));
+    let answers = vec![(200, list(50) + &expired), (200, list(60)), (OPEN, list(60))];
+    let events = run_written(answers, 3).await;
+    let first = ["list", "shown a", "listed 50", "list", "shown a", "restored"];
+    assert_eq!(events, [&first[..], &relisted].concat());
 }

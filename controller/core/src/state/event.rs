@@ -78,4 +78,6 @@ pub struct Snapshot {
     pub seen: Versions,
     /// How long the status may lack new pods.
     pub counts_max: SignedDuration,
+    /// How often the API had gone back to an earlier version.
+    pub restores: u64,
 }

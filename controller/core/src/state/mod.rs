@@ -45,6 +45,7 @@ pub struct ClusterState {
     /// `None` without pod GC. Then no pods of others are kept.
     gc: Option<Gc>,
     awaited: Awaited,
+    restores: u64,
     interner: Interner,
     reads: u32,
 }
@@ -117,7 +118,12 @@ impl ClusterState {
         let pods = owned.chain(self.pods.without_owner(&key.namespace)).cloned().collect();
         let memory = self.jobs.memory(&job.uid);
         let (seen, counts_max) = (self.jobs.seen(), self.jobs.counts_max(now));
-        Some(Snapshot { job, pods, memory, seen, counts_max })
+        Some(Snapshot { job, pods, memory, seen, counts_max, restores: self.restores })
+    }
+
+    /// How often the API has gone back to an earlier version. A snapshot from before is void.
+    pub fn restores(&self) -> u64 {
+        self.restores
     }
 
     /// Updates the memory of a Job, unless the Job is gone, replaced by a namesake or finished.

@@ -124,6 +124,7 @@ impl ClusterState {
         if event.sign() == Sign::Restored && self.awaited.0.contains_key(&event.kind()) {
             return Reaction::default();
         }
+        self.restores += 1;
         self.pods = Pods::default();
         self.pod_list = Relist::default();
         self.jobs = Jobs::new(self.jobs.batching());
