@@ -40,6 +40,8 @@ use world::{Options, Report, run};
 const SEEDS: u64 = 20;
 /// How often what a test is about must be met in all seeds together.
 const MET_MIN: usize = 5;
+/// Of so many Jobs that a restore took back, the ledger may excuse something of one.
+const EXCUSED_OF: usize = 20;
 /// The verdicts must catch a broken controller within this many seeds.
 const CATCH_WITHIN: u64 = 10;
 
@@ -133,7 +135,12 @@ fn after_a_restore_of_etcd_each_pod_that_the_api_shows_counts_once() {
         undone.iter().any(|it| counts(it) && it.agent.starts_with(CONTROLLER))
     };
     let (count, undone) = (restores.len(), restores.iter().filter(undone).count());
-    println!("restores: {count}; with counts that are undone: {undone}");
+    let excused: Vec<&String> = reports.iter().flat_map(|it| &it.excused).collect();
+    let of_jobs: usize = reports.iter().map(|it| it.undone).sum();
+    println!("restores: {count}; with counts that are undone: {undone}; {of_jobs} Jobs went back");
+    println!("excused: {excused:#?}");
+    let is_rare = excused.len() * EXCUSED_OF <= of_jobs;
+    assert!(is_rare || reports.len() == 1, "too much is excused: {}", excused.len());
     assert!(undone >= MET_MIN || reports.len() == 1, "too few: {count}, {undone}");
 }
 

@@ -18,7 +18,7 @@ const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 pub(super) const CONTROLLER: &str = "epilogue-controller/";
 
 /// What the API knows of a Job.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct JobSeen {
     name: String,
     indexed: bool,
@@ -34,7 +34,7 @@ struct JobSeen {
 }
 
 /// What the API knows of a pod.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PodSeen {
     name: String,
     job: String,
@@ -49,6 +49,8 @@ struct PodSeen {
     /// the finalizer of one of these to delete it, and crash before the deletion. Or it was created
     /// after the end of its Job, by a controller that did not know.
     may_be_excess: bool,
+    /// Its finalizer was removed by a controller that acted on what was undone.
+    misled: bool,
     /// It was terminal when it was still tracked.
     must_count: bool,
 }
@@ -64,17 +66,30 @@ pub(super) struct Ledger {
     /// Whether etcd was restored and the controller has not listed pods since: it acts on what was
     /// undone.
     is_misled: bool,
-    /// Jobs that it wrote meanwhile, and those whose pods it wrote. Their counts promise nothing.
+    /// Jobs of which the last restore undid something, in them or in their pods; and so did those
+    /// before it that the controller had not noticed.
+    undone: BTreeSet<String>,
+    /// Those whose status it wrote wrong meanwhile. Their counts promise nothing.
     misled: BTreeSet<String>,
     /// Pods that lost their finalizer and were not counted then, with the time.
     released: Vec<(String, String)>,
-    violations: Vec<String>,
+    verdict: Verdict,
 }
 
-/// The violations of a whole run. Where nothing was lost and one replica worked, no Job may ever
-/// have more active pods than it asks for. What a restore undoes has never happened, and counts as
-/// little as the API shows it; what it broke is a violation all the same.
-pub(super) fn judge(log: &[Access], restores: &[Restore], is_bounded: bool) -> Vec<String> {
+/// What is wrong with a run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Verdict {
+    pub(super) violations: Vec<String>,
+    /// What would be wrong, had the controller known that etcd was restored.
+    pub(super) excused: Vec<String>,
+    /// How often something of a Job was undone.
+    pub(super) undone: usize,
+}
+
+/// Judges a whole run. Where nothing was lost and one replica worked, no Job may ever have more
+/// active pods than it asks for. What a restore undoes has never happened, and counts as little as
+/// the API shows it; what it broke is a violation all the same.
+pub(super) fn judge(log: &[Access], restores: &[Restore], is_bounded: bool) -> Verdict {
     let mut ledger = Ledger { is_bounded, ..Ledger::default() };
     let mut saved = BTreeMap::new();
     for (number, access) in log.iter().enumerate() {
@@ -82,22 +97,37 @@ pub(super) fn judge(log: &[Access], restores: &[Restore], is_bounded: bool) -> V
             saved.insert(number, ledger.clone());
         }
         if let Some(it) = restores.iter().find(|it| it.restored == number) {
-            let Ledger { misled, violations, .. } = ledger;
-            ledger = Ledger { is_misled: true, misled, violations, ..saved[&it.taken].clone() };
+            ledger = ledger.restored(&saved[&it.taken]);
         }
         ledger.read(access);
     }
     ledger.end();
-    ledger.violations
+    ledger.verdict
 }
 
 impl Ledger {
+    /// The ledger of a backup that is put back.
+    fn restored(self, backup: &Self) -> Self {
+        let Self { is_misled, mut undone, mut verdict, jobs, pods, .. } = self;
+        if !is_misled {
+            undone.clear();
+        }
+        let jobs = jobs.into_iter().filter(|(uid, job)| backup.jobs.get(uid) != Some(job));
+        undone.extend(jobs.map(|(uid, _)| uid));
+        let pods = pods.into_iter().filter(|(uid, pod)| backup.pods.get(uid) != Some(pod));
+        undone.extend(pods.map(|(_, pod)| pod.job));
+        verdict.undone += undone.len();
+        Self { is_misled: true, undone, verdict, ..backup.clone() }
+    }
+
     fn read(&mut self, access: &Access) {
         let is_ours = access.agent.starts_with(CONTROLLER);
         if is_ours && is_invalid(access) {
             let Access { verb, kind, name, answer, .. } = access;
             let message = &answer["message"];
-            self.violations.push(format!("{verb:?} of {kind:?} {name} is invalid: {message}"));
+            self.verdict
+                .violations
+                .push(format!("{verb:?} of {kind:?} {name} is invalid: {message}"));
         }
         if is_ours && lists_pods(access) {
             self.is_misled = false;
@@ -186,13 +216,13 @@ impl Ledger {
         if job.has_ended && job.listed.iter().any(|all| !all.is_empty()) {
             found.push("has ended with uncounted pods".to_owned());
         }
-        if is_ours && self.is_misled {
+        let is_misled = is_ours && self.is_misled && self.undone.contains(&uid);
+        if is_misled && !found.is_empty() {
             self.misled.insert(uid.clone());
         }
-        if !self.misled.contains(&uid) {
-            let name = &job.name;
-            self.violations.extend(found.into_iter().map(|it| format!("{at} {name} {it}")));
-        }
+        let name = &job.name;
+        let found = found.into_iter().map(|it| format!("{at} {name} {it}"));
+        self.verdict.of(self.misled.contains(&uid)).extend(found);
     }
 
     fn pod(&mut self, access: &Access, object: &Value, is_ours: bool) {
@@ -207,9 +237,7 @@ impl Ledger {
         let is_new = access.verb == Verb::Create;
         let job = owner.into_iter().next().unwrap_or_default();
         let has_ended = self.jobs.get(&job).is_some_and(|job| job.has_ended);
-        if is_ours && self.is_misled {
-            self.misled.insert(job.clone());
-        }
+        let is_misled = is_ours && self.is_misled && self.undone.contains(&job);
         let mut pod = PodSeen {
             name: text(&metadata["name"]),
             job,
@@ -223,10 +251,14 @@ impl Ledger {
             unwanted: before.unwanted || is_ours && access.verb == Verb::Delete,
             must_count: before.must_count,
             may_be_excess: before.may_be_excess || is_new && has_ended,
+            misled: before.misled,
         };
+        pod.misled |= is_misled && before.tracked && !pod.tracked;
         let at = access.at;
         if is_new && is_ours && !pod.tracked {
-            self.violations.push(format!("{at} {} is created without its finalizer", pod.name));
+            self.verdict
+                .violations
+                .push(format!("{at} {} is created without its finalizer", pod.name));
         }
         let is_terminal = matches!(pod.phase.as_str(), "Succeeded" | "Failed");
         pod.must_count |= is_terminal && (pod.tracked || before.tracked);
@@ -234,7 +266,9 @@ impl Ledger {
         let fails = pod.phase == "Failed" && before.phase != "Failed";
         if is_ours && fails && self.nodes.contains(node) {
             let name = &pod.name;
-            self.violations.push(format!("{at} {name} is failed by us on {node}, which exists"));
+            self.verdict
+                .violations
+                .push(format!("{at} {name} is failed by us on {node}, which exists"));
         }
         if before.tracked && !pod.tracked && is_terminal && !self.is_counted(&uid, &pod) {
             self.released.push((uid.clone(), at.to_string()));
@@ -261,7 +295,7 @@ impl Ledger {
         }
         if self.is_bounded {
             let text = format!("{at} {name} has {count} active pods, more than {max}");
-            self.violations.push(text);
+            self.verdict.violations.push(text);
         }
     }
 
@@ -279,18 +313,32 @@ impl Ledger {
         for (uid, at) in std::mem::take(&mut self.released) {
             let pod = &self.pods[&uid];
             // A pod in excess goes without being counted.
-            if !pod.is_excess() && !self.misled.contains(&pod.job) {
+            if !pod.is_excess() {
                 let (name, phase) = (&pod.name, &pod.phase);
                 let text = format!("{at} {name}, {phase}, loses its finalizer uncounted");
-                self.violations.push(text);
+                self.verdict.of(self.is_excused(pod)).push(text);
             }
         }
+        let mut verdict = std::mem::take(&mut self.verdict);
         for (uid, pod) in &self.pods {
-            let is_misled = self.misled.contains(&pod.job);
-            if pod.must_count && !is_misled && !pod.is_excess() && !self.is_counted(uid, pod) {
-                self.violations.push(format!("{} is {} and never counted", pod.name, pod.phase));
+            if pod.must_count && !pod.is_excess() && !self.is_counted(uid, pod) {
+                let text = format!("{} is {} and never counted", pod.name, pod.phase);
+                verdict.of(self.is_excused(pod)).push(text);
             }
         }
+        self.verdict = verdict;
+    }
+
+    /// Whether a controller decided about the pod from what was undone.
+    fn is_excused(&self, pod: &PodSeen) -> bool {
+        pod.misled || self.misled.contains(&pod.job)
+    }
+}
+
+impl Verdict {
+    /// Where something belongs that is wrong, or would be.
+    fn of(&mut self, is_excused: bool) -> &mut Vec<String> {
+        if is_excused { &mut self.excused } else { &mut self.violations }
     }
 }
 

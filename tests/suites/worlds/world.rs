@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::backup::{Backups, Restore};
 use super::faults::{Drawn, Weather};
 use super::host::{AGENT, Host};
-use super::ledger::{self, CONTROLLER};
+use super::ledger::{self, CONTROLLER, Verdict};
 use super::namespaces::{self, DOOMED};
 use super::node_ledger::{self, Met};
 use super::pace;
@@ -85,6 +85,10 @@ pub(super) struct Report {
     pub(super) log: Vec<Access>,
     pub(super) drawn: Drawn,
     pub(super) restores: Vec<Restore>,
+    /// What the ledger excuses after restores.
+    pub(super) excused: Vec<String>,
+    /// How often a restore undid something of a Job.
+    pub(super) undone: usize,
     /// How many controllers ended and were started again.
     pub(super) restarts: u32,
     /// The shutdown of the node, if it had one, and what the verdicts met.
@@ -310,11 +314,13 @@ impl World {
         self.check_rest(&log, rests, ended);
         self.check_objects();
         let is_bounded = self.exactness == Exactness::Exact;
-        self.violations.extend(ledger::judge(&log, &self.restores, is_bounded));
+        let Verdict { violations, excused, undone } =
+            ledger::judge(&log, &self.restores, is_bounded);
+        self.violations.extend(violations);
         self.violations.extend(pace::judge(&log));
         self.nodes.stop().await.expect("the nodes must stop");
         let Self { violations, drawn, restores, .. } = self;
-        Report { violations, log, drawn, restores, restarts, story }
+        Report { violations, log, drawn, restores, excused, undone, restarts, story }
     }
 
     fn judge_story(&mut self, log: &[Access]) -> Option<(Story, Met)> {
