@@ -66,6 +66,8 @@ const KEPT: &[(u64, bool)] = &[
     (9_667_811, false),
     // The kubelet came back and reported a pod just after the lock was released.
     (9_667_855, false),
+    // All witnesses of a kill were lost, and a limit of the pod was the only one.
+    (10_087_538, false),
 ];
 
 /// Seeds that run once per action of the agent, which is killed after it: by turns without other

@@ -86,6 +86,8 @@ pub struct Asks {
     pub memory: u64,
     /// Whether the memory request is one of the pod itself.
     pub memory_of_pod: bool,
+    /// Memory limit of the pod itself, which its containers share.
+    pub memory_limit: Option<u64>,
     /// Request of ephemeral storage, by the same rule.
     pub storage: u64,
     /// Its containers, regular ones first.

@@ -99,7 +99,8 @@ impl Spec {
     /// The pod as a whole cannot ask for ephemeral storage: an entry there is ignored, as upstream
     /// ignores it.
     pub(super) fn asks(&self) -> Asks {
-        let own = self.resources.unwrap_or_default().requests().memory.0;
+        let resources = self.resources.unwrap_or_default();
+        let own = resources.requests().memory.0;
         let memory = own.unwrap_or_else(|| self.reserved(|amounts| amounts.memory));
         let overhead = self.overhead.unwrap_or_default();
         let with = |sum: u64, overhead: Amount| sum.saturating_add(overhead.0.unwrap_or(0));
@@ -108,6 +109,7 @@ impl Spec {
         Asks {
             memory: with(memory, overhead.memory),
             memory_of_pod: own.is_some(),
+            memory_limit: resources.limits().memory.0,
             storage: with(self.reserved(|amounts| amounts.storage), overhead.storage),
             containers: exact(regular.chain(inits)),
             empty_dirs: exact(self.volumes.iter().flatten().filter_map(Volume::limited)),
@@ -247,10 +249,15 @@ mod tests {
         pod.overhead = serde_json::from_value(overhead).unwrap();
         let asks = pod.asks();
         assert_eq!((asks.memory, asks.storage, asks.memory_of_pod), (7 * MI, 4 * MI, false));
-        let own = json!({"requests": {"memory": "64Mi", "ephemeral-storage": "64Mi"}});
+        assert_eq!(asks.memory_limit, None);
+        let own = json!({
+            "requests": {"memory": "64Mi", "ephemeral-storage": "64Mi"},
+            "limits": {"memory": "128Mi"},
+        });
         pod.resources = serde_json::from_value(own).unwrap();
         let asks = pod.asks();
         assert_eq!((asks.memory, asks.storage, asks.memory_of_pod), (68 * MI, 4 * MI, true));
+        assert_eq!(asks.memory_limit, Some(128 * MI));
     }
 
     #[test]

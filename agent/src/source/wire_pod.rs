@@ -569,6 +569,7 @@ mod tests {
         let asks = Asks {
             memory: 4 << 30,
             memory_of_pod: true,
+            memory_limit: None,
             storage: 2 << 30,
             containers: vec![main],
             empty_dirs: vec![("scratch".into(), 1 << 30)],

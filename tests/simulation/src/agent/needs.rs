@@ -160,6 +160,7 @@ impl Needs {
         Asks {
             memory: self.memory_request,
             memory_of_pod: self.pod_limit,
+            memory_limit: self.memory_limit.filter(|_| self.pod_limit),
             storage: self.storage_request,
             containers: containers.iter().enumerate().map(|(n, name)| first(name, n)).collect(),
             empty_dirs: volumes.into_iter().collect(),

@@ -73,7 +73,7 @@ fn why(kill: &Kill, pod: &PodView) -> String {
     };
     match kill.what.constraint {
         OomConstraint::ContainerLimit => {
-            let limit = of(kill.what.limit.or_else(|| own_limit(kill, pod)));
+            let limit = of(kill.what.limit.or_else(|| container_limit(kill, pod)));
             format!("the container was at its memory limit{limit}")
         }
         OomConstraint::PodLimit => {
@@ -81,17 +81,23 @@ fn why(kill: &Kill, pod: &PodView) -> String {
         }
         OomConstraint::Node => "the node had no memory left for it".to_owned(),
         OomConstraint::Unknown => match own_limit(kill, pod) {
-            Some(limit) => {
+            Some((whose, limit)) => {
                 let limit = of(Some(limit));
-                format!("it is not known why, and the container has a memory limit{limit}")
+                format!("it is not known why, and the {whose} has a memory limit{limit}")
             }
             None => "it is not known why, and the container has no memory limit".to_owned(),
         },
     }
 }
 
+/// Whose memory limit may have been reached, and the limit: the container's, or the pod's own.
+fn own_limit(kill: &Kill, pod: &PodView) -> Option<(&'static str, u64)> {
+    let of_pod = pod.asks.memory_limit.map(|limit| ("pod", limit));
+    container_limit(kill, pod).map(|limit| ("container", limit)).or(of_pod)
+}
+
 /// `limits.memory` of the container.
-fn own_limit(kill: &Kill, pod: &PodView) -> Option<u64> {
+fn container_limit(kill: &Kill, pod: &PodView) -> Option<u64> {
     let name = kill.container.as_ref()?;
     pod.asks.containers.iter().find(|asks| asks.name == *name)?.memory_limit
 }

@@ -203,6 +203,24 @@ fn a_container_without_a_limit_of_which_nothing_is_known_had_a_short_node() {
 }
 
 #[test]
+fn a_container_of_which_nothing_is_known_may_have_reached_the_limit_of_its_pod() {
+    // Simulation seed 10087538: each witness of the first kill was lost.
+    let mut world = world(|_| ());
+    world.change("a", |pod| {
+        pod.asks.containers.clear();
+        pod.asks.memory_limit = Some(128 * MI);
+    });
+    world.killed(OomConstraint::Unknown, |_| ());
+    assert_eq!(world.why("a"), Some("ContainerLimit"));
+    world.pass(ms(1_000));
+    let (_, message) = &world.reported[0];
+    assert!(
+        message.contains("not known why, and the pod has a memory limit of 128Mi"),
+        "{message}"
+    );
+}
+
+#[test]
 fn the_condition_is_sent_at_once_and_events_are_sent_later() {
     let mut world = world(|_| ());
     world.ends_at_limit();
