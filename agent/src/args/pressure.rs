@@ -88,8 +88,8 @@ pub struct PressureArgs {
     /// this time after the pods' grace; a hung one gets five times that.
     #[arg(long, value_name = "DURATION", default_value = "1m")]
     stuck_after: TimeSpan,
-    /// What to do with deleted pods that hang in their start under a live kubelet. The kubelet
-    /// reverts Failed until the start ends; by then a Job has counted the pod.
+    /// What to do with deleted pods of Jobs that hang under a live kubelet, as in an image pull.
+    /// The kubelet reverts Failed until its call returns; by then a Job has counted the pod.
     #[arg(long, value_name = "POLICY", default_value = "leave")]
     hanging_starts: HangingStarts,
 }

@@ -210,6 +210,9 @@ pub enum Obstacle {
     NotCounted,
     /// The pod's status and the runtime disagree about its containers.
     Contradiction,
+    /// The kubelet is live, and the call that hangs may still start a container: no sandbox that
+    /// the agent has stopped bars it.
+    MayStart,
     /// Every write of the phase was reverted.
     TakenBack,
     /// The sandbox survives every stop.
@@ -239,6 +242,10 @@ impl Obstacle {
                 "its status and the runtime disagree about its containers: its phase is left as it \
                  is"
             }
+            Self::MayStart => {
+                "its kubelet is live and may still start it, as the agent has no sandbox to stop: \
+                 its phase is left as it is"
+            }
             Self::TakenBack => "its phase Failed was taken back each time that it was written",
             Self::SandboxStays => "its sandbox does not go, though nothing runs in it",
             Self::Refused => "the API does not let the agent write its phase",
@@ -256,12 +263,13 @@ pub struct Finding {
 }
 
 /// Judges a stuck pod. `Failed` requires the runtime's proof that nothing runs. While the kubelet
-/// is live, it also requires that the operator opted in to fail hanging starts. ([PT13])
+/// is live, it also requires that the operator opted in to fail hanging starts, and that nothing
+/// can start any more. ([PT13])
 pub fn judge(evidence: &Evidence<'_>) -> Finding {
     let Evidence { pod, runtime, .. } = *evidence;
     let hang = Hang::of(pod, runtime);
-    let obstacle = obstacle(evidence, hang);
     let sandbox = runtime.is_some_and(|state| state.sandbox_ready);
+    let obstacle = obstacle(evidence, hang, sandbox);
     let proven = runtime.is_some_and(|state| state.proves_end(pod.has_run));
     let judgement = match obstacle {
         Some(obstacle) => Judgement::Leave(obstacle),
@@ -275,7 +283,7 @@ pub fn judge(evidence: &Evidence<'_>) -> Finding {
     Finding { hang, judgement }
 }
 
-fn obstacle(evidence: &Evidence<'_>, hang: Hang) -> Option<Obstacle> {
+fn obstacle(evidence: &Evidence<'_>, hang: Hang, sandbox_ready: bool) -> Option<Obstacle> {
     let details = &evidence.pod.details;
     match hang {
         Hang::NoWitness | Hang::Runs | Hang::Unproven | Hang::Succeeded => {
@@ -290,7 +298,9 @@ fn obstacle(evidence: &Evidence<'_>, hang: Hang) -> Option<Obstacle> {
         return Some(Obstacle::Volumes);
     }
     if evidence.liveness == KubeletLiveness::Lives {
-        if !evidence.fail_hanging_starts {
+        // Only in a sandbox that the agent has stopped can the call start nothing when it returns.
+        let may_start = hang != Hang::Exited && !sandbox_ready && evidence.stops == 0;
+        if !evidence.fail_hanging_starts && !may_start {
             return Some(Obstacle::NotAsked);
         }
         if !details.job_finalizer {
@@ -302,6 +312,9 @@ fn obstacle(evidence: &Evidence<'_>, hang: Hang) -> Option<Obstacle> {
         };
         if contradicts {
             return Some(Obstacle::Contradiction);
+        }
+        if may_start {
+            return Some(Obstacle::MayStart);
         }
     }
     (evidence.written >= WRITES_MAX).then_some(Obstacle::TakenBack)

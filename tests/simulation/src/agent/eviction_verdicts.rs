@@ -247,7 +247,8 @@ impl World {
         }
         let view = stored.view();
         let again = !promises::had_its_only_run(&view) || !view.sidecars.is_empty();
-        if stops && self.kubelet.health == Health::Live && !in_shutdown {
+        let bars = self.may_sweep(&pod.uid);
+        if stops && self.kubelet.health == Health::Live && !in_shutdown && !bars {
             let name = &pod.name;
             let words = || format!("{name} may run again and is stopped under a live kubelet");
             self.judge(Met::VictimStopped, again, words);

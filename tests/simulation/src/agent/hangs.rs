@@ -1,4 +1,4 @@
-//! Models what hangs: image pulls that never end, kubelets that stop or wake up again, and users
+//! Models what hangs: starts of pods that never end, kubelets that stop or wake up again, and users
 //! who delete pods meanwhile.
 
 use std::time::Duration;
@@ -9,9 +9,12 @@ use super::kubelet::{Health, Stage};
 use super::situations::Met;
 use super::world::{Life, World, name_of};
 
-/// A runtime call that the kubelet's worker waits for.
+/// A call that the kubelet's worker waits for while it starts a pod.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pull {
+    /// Whether it pulls an image, for which the pod has its sandbox. Otherwise it waits for volumes
+    /// or the network.
+    pub(super) has_sandbox: bool,
     /// `None` lasts for ever.
     pub(super) lasts: Option<Duration>,
     /// Whether the container starts then.
@@ -74,23 +77,32 @@ impl World {
         let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
         worker.stage = Stage::Pulling;
         self.met(Met::PullHangs);
+        if pull.has_sandbox {
+            self.runtime.sandboxes.entry(uid.clone()).or_default().ready = true;
+        }
         self.log(|_| format!("kubelet   pulls for {}, {pull:?}", name_of(uid)));
         if let Some(lasts) = pull.lasts {
             let (uid, life) = (uid.clone(), Life::Kubelet(self.kubelet.run));
-            self.after(lasts, life, move |w| w.pull_ends(&uid, pull.starts));
+            self.after(lasts, life, move |w| w.pull_ends(&uid, Some(pull)));
         }
     }
 
-    /// The call returns: only now the worker sees that the pod was deleted meanwhile.
-    fn pull_ends(&mut self, uid: &PodUid, starts: bool) {
+    /// The call returns: only now the worker sees that the pod was deleted meanwhile. The container
+    /// starts before that, unless its sandbox was stopped.
+    fn pull_ends(&mut self, uid: &PodUid, pull: Option<Pull>) {
         let Some(worker) = self.kubelet.workers.get_mut(uid) else { return };
         if worker.stage != Stage::Pulling {
             return;
         }
         let asked = worker.asked.take();
         worker.stage = Stage::Waiting;
+        let barred = |pull: &Pull| {
+            pull.has_sandbox && !self.runtime.sandboxes.get(uid).is_some_and(|it| it.ready)
+        };
+        let starts = pull.is_some_and(|pull| pull.starts && !barred(&pull));
         self.log(|_| format!("kubelet   has pulled for {}: {starts}", name_of(uid)));
         if starts {
+            self.judge_start(uid);
             self.start_now(uid);
         }
         if let Some(grace) = asked {
@@ -105,7 +117,7 @@ impl World {
         let pulling = self.kubelet.workers.iter().filter(|(_, w)| w.stage == Stage::Pulling);
         let uids: Vec<PodUid> = pulling.map(|(uid, _)| uid.clone()).collect();
         for uid in uids {
-            self.pull_ends(&uid, false);
+            self.pull_ends(&uid, None);
         }
     }
 
@@ -141,7 +153,7 @@ impl World {
             if stage == Stage::Pulling {
                 let uid = uid.clone();
                 let pause = self.random.millis(0, 30_000);
-                self.after(pause, life, move |w| w.pull_ends(&uid, false));
+                self.after(pause, life, move |w| w.pull_ends(&uid, None));
             }
             let pause = self.random.millis(0, 60_000);
             let again = uid.clone();

@@ -117,7 +117,9 @@ impl World {
         }
         if strain.hangs && random.percent(35) {
             let lasts = random.percent(50).then(|| random.millis(2_000, 150_000));
-            script.pull = Some(Pull { lasts, starts: random.percent(60) });
+            let kind = random.below(100);
+            let (starts, has_sandbox) = (kind < 60, !kind.is_multiple_of(4));
+            script.pull = Some(Pull { has_sandbox, lasts, starts });
         }
         if strain.hangs {
             view.details.resource_claims = random.percent(6);

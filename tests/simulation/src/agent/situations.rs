@@ -137,6 +137,7 @@ situations! {
     StuckFailed: "a Failed arrives of a pod that hangs";
     StuckUnderKubelet: "a Failed arrives of a pod that hangs under a live kubelet";
     StuckOfOthers: "a Failed arrives of a pod that others deleted";
+    LateStart: "a deleted pod starts after its start hung";
     StuckAgain: "a hung kubelet wakes, and the agent has failed a pod meanwhile";
     StuckAtEnd: "a deleted pod must be Failed at the end";
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use agent_core::agent::Enforcement;
-use agent_core::pod::PodUid;
+use agent_core::pod::{PodUid, PodView};
 use jiff::SignedDuration;
 
 use super::api::Stored;
@@ -16,6 +16,8 @@ use crate::controller::agenda::Moment;
 const WRITES_MAX: u32 = 3;
 /// How long after a change the agent may not know the state of the kubelet.
 const NEWS: Duration = Duration::from_secs(3);
+/// How old the runtime's last answer may be when the agent decides by it.
+const JUST: Duration = Duration::from_millis(100);
 /// How long after the kubelet died, or hung, its deleted pods must be Failed.
 const DEAD_FOR: Duration = Duration::from_secs(130);
 const HUNG_FOR: Duration = Duration::from_secs(400);
@@ -52,6 +54,31 @@ impl World {
             let words = || format!("{name} was deleted by others and is called disrupted");
             self.judge(Met::StuckOfOthers, marked, words);
         }
+    }
+
+    /// Whether the agent may stop the empty sandbox of a deleted pod: if no kubelet does, as far as
+    /// it can know, or if the operator lets it bar a start that hangs.
+    pub(super) fn may_sweep(&self, uid: &PodUid) -> bool {
+        let settled = self.now() > self.ledger.pressure.kubelet_changed_at + NEWS;
+        let deleted = self.ledger.reported.get(uid).is_some_and(PodView::is_terminating);
+        let first = self.runtime.sandboxes.get(uid).and_then(|it| it.containers.first());
+        let just_started = first.is_some_and(|first| self.now() < first.began + JUST);
+        let empty = self.runtime.running(uid) == 0 || just_started;
+        let bars = self.behaviour.settings.features.fail_hanging_starts;
+        let alone = !(self.kubelet.is_live() && settled);
+        self.ledger.shutdown.is_none() && deleted && empty && (alone || bars)
+    }
+
+    /// Judges a start that hung and goes on: nothing may start behind a phase of the agent's.
+    pub(super) fn judge_start(&mut self, uid: &PodUid) {
+        let Some(stored) = self.api.pods.get(uid) else { return };
+        if stored.deletion().is_none() {
+            return;
+        }
+        let written = self.ledger.pressure.unstuck.contains_key(uid);
+        let (name, behind) = (stored.name().to_owned(), stored.is_terminal() && written);
+        let words = || format!("{name} starts behind the phase Failed");
+        self.judge(Met::LateStart, behind, words);
     }
 
     /// Judges how often the API has accepted such a phase, also of a pod that has it already.

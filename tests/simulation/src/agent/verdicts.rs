@@ -136,14 +136,9 @@ impl World {
         if evicted && self.is_shutdown_over() {
             return;
         }
-        // The agent may stop an empty sandbox of a deleted pod if no kubelet does, as far as it
-        // can know.
-        let settled = self.now() > self.ledger.pressure.kubelet_changed_at + NEWS;
-        let empty = self.runtime.running(&pod.uid) == 0;
-        let deleted = self.ledger.reported.get(&pod.uid).is_some_and(PodView::is_terminating);
-        let swept = !by_kubelet && empty && deleted && !(self.kubelet.is_live() && settled);
+        let swept = !by_kubelet && self.may_sweep(&pod.uid);
         let outside = self.ledger.shutdown.is_none();
-        if outside && swept {
+        if swept {
             self.met(Met::SweptSandbox);
         }
         let words = || format!("{} is terminated outside of a shutdown", pod.name);
@@ -172,7 +167,7 @@ impl World {
 
     /// Stopping through the runtime requires a dead kubelet.
     fn judge_stop(&mut self, pod: &PodRef) {
-        if self.victim(&pod.uid).is_none() {
+        if self.victim(&pod.uid).is_none() && !self.may_sweep(&pod.uid) {
             let words = || format!("{} is stopped under a live kubelet", pod.name);
             self.judge(Met::StopIssued, self.is_known_live(), words);
         }
