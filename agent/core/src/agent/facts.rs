@@ -52,6 +52,13 @@ pub(super) struct Situation {
     pub(super) unacknowledged: bool,
 }
 
+impl Situation {
+    /// Whether a shutdown holds its lock, so that its time runs.
+    pub(super) fn is_urgent(self) -> bool {
+        self.runs && !self.released
+    }
+}
+
 /// What has changed since the last decision, in its order.
 #[derive(Clone, Debug)]
 pub(super) enum News {

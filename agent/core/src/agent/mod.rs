@@ -342,7 +342,7 @@ impl Agent {
         let Self { facts, out, .. } = self;
         facts.stop_at.get_or_insert(facts.clock.monotonic());
         let situation = facts.situation;
-        let text = if situation.runs && !situation.released {
+        let text = if situation.is_urgent() {
             "asked to stop in a shutdown: continues until the lock is released"
         } else {
             "asked to stop"

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use epilogue_common::announcement::Announcement;
-use epilogue_common::outcome::{FailureKind, Outcome};
+use epilogue_common::outcome::Outcome;
 use epilogue_common::readiness::{DelayLock as LockShown, Readiness};
 
 use super::calls::Task;
@@ -14,7 +14,7 @@ use super::out::Out;
 use super::status::LockState;
 use crate::protocol::action::Action;
 use crate::protocol::event::NodeView;
-use crate::termination::attempt::{Attempt, Pace, REPEATABLE, Refusal, WAIT_MAX, WAIT_MAX_HASTE};
+use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, WAIT_MAX_HASTE};
 
 /// The verb that a refusal concerns.
 const PATCH_NODES: &str = "patch nodes";
@@ -22,10 +22,6 @@ const PATCH_NODES: &str = "patch nodes";
 /// The longest wait before the node's announcement and taint are tried again outside of a shutdown:
 /// until then a node that is back gets no pods.
 const RESTORED_WITHIN: Duration = Duration::from_secs(10);
-
-/// How often a refusal is contested outside of a shutdown, which takes half a minute: the right may
-/// come late, as that of an API server that has also just booted.
-const CONTESTED: u32 = 10;
 
 /// The wanted writes to the node, and their progress.
 #[derive(Clone, Debug, Default)]
@@ -74,9 +70,9 @@ impl<T: Clone + PartialEq> Write<T> {
         self.attempt.is_open()
     }
 
-    fn settle(&mut self, result: &Outcome<()>, now: Duration, pace: Pace, refusal: Refusal) {
+    fn settle(&mut self, result: &Outcome<()>, pace: Pace, facts: &Facts, out: &mut Out) {
         let changed = self.under_way.take() != self.wanted;
-        self.attempt.settle(result, now, pace, REPEATABLE.refused(refusal));
+        out.settle_of_node(PATCH_NODES, &mut self.attempt, result, pace, facts);
         if changed {
             self.attempt = Attempt::wanted();
         }
@@ -221,30 +217,16 @@ impl NodeWrites {
         facts: &Facts,
         out: &mut Out,
     ) {
-        let now = facts.clock.monotonic();
-        let hurry = facts.situation.runs && !facts.situation.released;
         let wait_max = match task {
-            _ if hurry => WAIT_MAX_HASTE,
+            _ if facts.situation.is_urgent() => WAIT_MAX_HASTE,
             Task::Publish => WAIT_MAX,
             _ => RESTORED_WITHIN,
         };
         let pace = Pace { wait_max, latest: None, salt: 1 };
-        let failures = match task {
-            Task::Publish => self.publish.attempt.failures(),
-            Task::Taint => self.taint.attempt.failures(),
-            _ => self.announce.attempt.failures(),
-        };
-        let contested = !hurry && failures < CONTESTED && !out.refusals.forbids(PATCH_NODES);
-        let refusal = match result {
-            Err(failure) if contested && failure.kind == FailureKind::Forbidden => {
-                Refusal::UpTo(CONTESTED)
-            }
-            _ => out.hear_of_node_right(&facts.clock, PATCH_NODES, result),
-        };
         match task {
-            Task::Publish => self.publish.settle(result, now, pace, refusal),
-            Task::Taint => self.taint.settle(result, now, pace, refusal),
-            _ => self.announce.settle(result, now, pace, refusal),
+            Task::Publish => self.publish.settle(result, pace, facts, out),
+            Task::Taint => self.taint.settle(result, pace, facts, out),
+            _ => self.announce.settle(result, pace, facts, out),
         }
     }
 }

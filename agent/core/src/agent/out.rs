@@ -11,7 +11,7 @@ use super::writer::Writer;
 use crate::pod::{PodRef, PodUid};
 use crate::protocol::action::{Action, Notice};
 use crate::protocol::event::ActionResult;
-use crate::termination::attempt::Refusal;
+use crate::termination::attempt::{Attempt, Follow, Pace, REPEATABLE, Refusal};
 use crate::termination::clock::Clock;
 
 /// Limit of concurrent events; they share the connection with what matters more.
@@ -143,21 +143,24 @@ impl Out {
         refusal
     }
 
-    /// Records the API's answer about the node, and returns how to handle a refusal: there is no
-    /// second object to compare with.
-    pub(super) fn hear_of_node_right(
+    /// Takes the API's answer to a write to the node, which any later one repeats.
+    pub(super) fn settle_of_node(
         &mut self,
-        clock: &Clock,
         verb: &'static str,
+        attempt: &mut Attempt,
         result: &Outcome<()>,
-    ) -> Refusal {
-        match (self.refusals.hear_of_node(verb, result, clock.monotonic()), result) {
-            (Refusal::Final, Err(failure)) if failure.kind == FailureKind::Forbidden => {
-                self.stop_verb(verb, &failure.to_string());
-                Refusal::Final
-            }
-            (refusal, _) => refusal,
+        pace: Pace,
+        facts: &Facts,
+    ) -> Follow {
+        let now = facts.clock.monotonic();
+        let refusal = self.refusals.hear_of_node(verb, result, facts.situation, now);
+        let follow = attempt.settle(result, now, pace, REPEATABLE.refused(refusal));
+        if let (Follow::Refused, Err(failure)) = (follow, result)
+            && failure.kind == FailureKind::Forbidden
+        {
+            self.stop_verb(verb, &failure.to_string());
         }
+        follow
     }
 
     fn stop_verb(&mut self, verb: &'static str, why: &str) {

@@ -22,6 +22,9 @@ const DOUBT_MIN: Duration = Duration::from_secs(1);
 /// The waits between the single calls that test a verb in doubt.
 const PROBE_FIRST: Duration = Duration::from_millis(250);
 const PROBE_MAX: Duration = Duration::from_secs(1);
+/// How often a refusal about the node is contested outside of a shutdown, which takes half a
+/// minute: the right may come late, as that of an API server that has also just booted.
+const CONTESTED: u32 = 10;
 /// When a refused verb is retried outside of a shutdown: the right may be granted later.
 pub(super) const FORBIDDEN_FOR: Duration = Duration::from_mins(10);
 
@@ -173,24 +176,29 @@ impl Refusals {
         }
     }
 
-    /// Records the API's answer about the node.
+    /// Records the API's answer about the node, and returns how to handle a refusal: there is no
+    /// second object to compare with.
     pub(super) fn hear_of_node(
         &mut self,
         verb: &'static str,
         result: &Outcome<()>,
+        situation: Situation,
         now: Duration,
     ) -> Refusal {
-        match result {
+        match result.as_ref().map_err(|failure| failure.kind) {
             Ok(()) => self.grant(verb),
-            Err(failure) if failure.kind == FailureKind::Forbidden => {
+            Err(FailureKind::Forbidden) => {
                 self.verbs.entry(verb).or_default().since.get_or_insert(now);
-                if self.is_patient(verb, now) {
-                    return Refusal::Passing;
-                }
             }
             Err(_) => {}
         }
-        Refusal::Final
+        if self.is_patient(verb, now) {
+            Refusal::Passing
+        } else if situation.is_urgent() || self.forbids(verb) {
+            Refusal::Final
+        } else {
+            Refusal::UpTo(CONTESTED)
+        }
     }
 
     /// Whether a refusal is the first one to report; later ones repeat it.
@@ -215,7 +223,7 @@ impl Refusals {
 
     /// Outside of a shutdown there is time to test whether the right was granted since.
     pub(super) fn forget(&mut self, situation: Situation, clock: &Clock) {
-        if situation.runs && !situation.released {
+        if situation.is_urgent() {
             return;
         }
         if !situation.runs {
@@ -253,25 +261,25 @@ mod tests {
     fn a_right_that_comes_late_ends_the_doubts_about_the_others() {
         let late = Duration::from_secs(2);
         let mut refusals = doubted();
-        refusals.hear_of_node(NODE, &refused(), Duration::from_secs(1));
+        refusals.hear_of_node(NODE, &refused(), Situation::default(), Duration::from_secs(1));
         assert!(refusals.lacks(MARK).is_some());
-        refusals.hear_of_node(NODE, &Ok(()), late);
+        refusals.hear_of_node(NODE, &Ok(()), Situation::default(), late);
         assert_eq!(refusals.lacks(MARK), None);
         // Another right that the agent always had proves nothing.
         let mut refusals = doubted();
-        refusals.hear_of_node(NODE, &Ok(()), late);
+        refusals.hear_of_node(NODE, &Ok(()), Situation::default(), late);
         assert!(refusals.lacks(MARK).is_some());
         // Nor does one that admission refuses for some pods alone.
         let mut refusals = doubted();
-        refusals.hear_of_node(NODE, &Ok(()), late);
-        refusals.hear_of_node(NODE, &refused(), late);
-        refusals.hear_of_node(NODE, &Ok(()), late);
+        refusals.hear_of_node(NODE, &Ok(()), Situation::default(), late);
+        refusals.hear_of_node(NODE, &refused(), Situation::default(), late);
+        refusals.hear_of_node(NODE, &Ok(()), Situation::default(), late);
         assert!(refusals.lacks(MARK).is_some());
         // What was stopped is tried again too.
         let mut refusals = doubted();
-        refusals.hear_of_node(NODE, &refused(), Duration::from_secs(1));
+        refusals.hear_of_node(NODE, &refused(), Situation::default(), Duration::from_secs(1));
         assert!(refusals.stop(MARK));
-        refusals.hear_of_node(NODE, &Ok(()), late);
+        refusals.hear_of_node(NODE, &Ok(()), Situation::default(), late);
         assert!(!refusals.forbids(MARK));
     }
 

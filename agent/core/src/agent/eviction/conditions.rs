@@ -11,7 +11,7 @@ use super::super::out::Out;
 use super::super::settings::Enforcement;
 use super::Evictions;
 use crate::protocol::action::Action;
-use crate::termination::attempt::{Attempt, Follow, Pace, REPEATABLE, WAIT_MAX};
+use crate::termination::attempt::{Attempt, Follow, Pace, WAIT_MAX};
 
 /// The verb that a refusal concerns.
 const PATCH_NODE_STATUS: &str = "patch nodes/status";
@@ -151,13 +151,12 @@ impl Evictions {
         facts: &Facts,
         out: &mut Out,
     ) {
-        let now = facts.clock.monotonic();
-        out.hear_of_node_right(&facts.clock, PATCH_NODE_STATUS, result);
         let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) else { return };
         let condition = self.conditions.of(kind);
         let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 4 };
-        if condition.write.settle(result, now, pace, REPEATABLE) == Follow::Done {
-            condition.done_at = now;
+        let write = &mut condition.write;
+        if out.settle_of_node(PATCH_NODE_STATUS, write, result, pace, facts) == Follow::Done {
+            condition.done_at = facts.clock.monotonic();
         }
     }
 }
