@@ -218,7 +218,7 @@ impl PodTermination {
         match answer {
             Answer::Written(result, version) => {
                 if let Some(version) = version {
-                    self.marked_version = Some(version.to_owned());
+                    self.patched_version = Some(version.to_owned());
                 }
                 self.was_written(verb, result, goal, facts, out)
             }
@@ -264,7 +264,7 @@ impl PodTermination {
             }
             Follow::Retry => Meaning::Again,
             Follow::Reread => {
-                self.marked_version = None;
+                self.patched_version = None;
                 self.read.want_again();
                 // The runtime's proof is older than the attempt.
                 if verb == Verb::Patch(Purpose::Fail) {

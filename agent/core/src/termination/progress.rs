@@ -64,8 +64,8 @@ pub struct PodTermination {
     pub comes_again: bool,
     /// The `lastTransitionTime` of the mark, the same in all attempts.
     pub marked_at: Timestamp,
-    /// The version that our last write has made, which carries the mark, until the pod is read.
-    pub marked_version: Option<String>,
+    /// The version that our last patch of the status has made, until the pod is read again.
+    pub patched_version: Option<String>,
     /// Reads the object again after an attempt met a change.
     pub read: Attempt,
     /// Stops the pod: the deletion, the deadline or the runtime's stop.
@@ -104,7 +104,7 @@ impl PodTermination {
             had_exited: false,
             comes_again: false,
             marked_at,
-            marked_version: None,
+            patched_version: None,
             read: Attempt::default(),
             end: Attempt::default(),
             is_deleted: false,
@@ -129,7 +129,7 @@ impl PodTermination {
     /// The version of the pod that may be ended: the one that carries the mark. A pod without a
     /// mark has the version that is known.
     pub fn version_to_end(&self, pod: &PodView) -> String {
-        let marked = self.marked_version.as_ref().filter(|_| !pod.is_disrupted());
+        let marked = self.patched_version.as_ref().filter(|_| !pod.is_disrupted());
         marked.unwrap_or(&pod.resource_version).clone()
     }
 
