@@ -1,6 +1,7 @@
 //! Tests refusals (403): an admission webhook refuses one pod, or an API server whose RBAC cache is
 //! not filled yet refuses everything. It also tests a verb that the agent has no right to. ([AP14])
 
+use epilogue_common::outcome::Failure;
 use epilogue_common::outcome::FailureKind::Forbidden;
 
 use super::driver::*;
@@ -8,6 +9,8 @@ use crate::agent::Settings;
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodView};
 use crate::protocol::action::Purpose;
+use crate::protocol::event::{ActionResult, Event};
+use crate::shutdown::budget::Budget;
 
 const ALWAYS: u32 = u32::MAX;
 
@@ -83,6 +86,25 @@ fn a_pod_whose_deletion_was_refused_is_awaited_once_another_client_deletes_it() 
     world.ends("p00", Phase::Failed);
     world.pass(ms(1_000));
     assert!(world.released(), "{:?}", world.log);
+}
+
+#[test]
+fn a_refused_deletion_is_given_up_at_the_last_writes() {
+    let ends = Budget::of(ms(40_000)).timetable();
+    let mut world = replace(2);
+    world.answers.insert("delete p00 20".into(), Answer::Hold);
+    world.shutdown(40);
+    world.ends("p01", Phase::Failed);
+    world.pass(ends.last_writes.saturating_sub(ms(100)));
+    let (id, ..) = world.held.pop().expect("must be under way");
+    let result = ActionResult::Done(Err(Failure::new(Forbidden, "why")));
+    world.event(Event::Finished { id, result });
+    assert!(!world.released(), "it is tried once more: {:?}", world.log);
+    world.pass(ms(150));
+    assert!(world.released(), "its report could not arrive in time: {:?}", world.log);
+    world.pass(ms(5_000));
+    let tries = world.done(&["delete"]).iter().filter(|line| line.contains("p00")).count();
+    assert_eq!(tries, 1, "{:?}", world.log);
 }
 
 #[test]
@@ -194,7 +216,7 @@ fn a_refusal_before_the_shutdown_says_nothing_of_it() {
     refuse(&mut world, "announce *");
     world.shutdown(40);
     world.pass(ms(10_000));
-    world.event(crate::protocol::event::Event::ShutdownCancelled);
+    world.event(Event::ShutdownCancelled);
     world.answers.clear();
     world.pass(ms(10_000));
     world.shutdown(40);
