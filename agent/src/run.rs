@@ -1,7 +1,5 @@
 //! Implements `epilogue-agent run`: builds the parts, starts them, and ends when the driver does.
 
-mod sinks;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +26,7 @@ use crate::environment::Environment;
 use crate::host::Host;
 use crate::memory_lock;
 use crate::metrics::{Metrics, StatusCollector, TokenCollector};
+use crate::sink::AllSinks;
 use crate::sink::api::ApiSink;
 use crate::sink::events::EventSink;
 use crate::sink::journal::JournalSink;
@@ -42,7 +41,6 @@ use crate::source::systemd::Systemd;
 use crate::source::watch::Watch;
 use crate::source::{lease, logind_conf, node, oom, oomd, pods, policies};
 use crate::traces::Traces;
-use sinks::AllSinks;
 
 /// Maximum number of facts in the core's queue; more wait at their source.
 const EVENTS_MAX: usize = 1024;
