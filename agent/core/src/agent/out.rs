@@ -58,6 +58,12 @@ impl Out {
         self.emit_notice(Notice { pod, warning: true, reason, message, annotations });
     }
 
+    /// Reports a warning about a pod by an event and in the log.
+    pub(super) fn warn_of_pod(&mut self, pod: PodRef, reason: &'static str, message: &str) {
+        self.calls.log(true, Some(&pod), message);
+        self.emit_pod_event(pod, reason, message);
+    }
+
     /// Reports an event that carries more than a message.
     pub(super) fn emit_notice(&mut self, notice: Notice) {
         self.notices.push(notice);

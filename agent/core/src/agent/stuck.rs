@@ -230,8 +230,7 @@ impl Stuck {
                 case.written += 1;
                 case.finding = None;
                 self.failed += 1;
-                out.calls.log(true, Some(&case.calls.pod), text.clone());
-                out.emit_pod_event(case.calls.pod.clone(), POD_FAILED, &text);
+                out.warn_of_pod(case.calls.pod.clone(), POD_FAILED, &text);
             }
             (Meaning::Refused, _) => case.refused_until = Some(now + FORBIDDEN_FOR),
             // An attempt without a response is not counted: if the API applied it, the pod shows
@@ -413,8 +412,6 @@ impl Stuck {
             }
         };
         case.event_at = Some(now);
-        let pod_ref = case.calls.pod.clone();
-        out.calls.log(true, Some(&pod_ref), text.clone());
-        out.emit_pod_event(pod_ref, reason, &text);
+        out.warn_of_pod(case.calls.pod.clone(), reason, &text);
     }
 }

@@ -308,8 +308,7 @@ impl Evictions {
              no other pod is evicted in its place. Let the agent terminate such pods by \
              --bare-pods."
         );
-        out.calls.log(true, Some(&pod), text.clone());
-        out.emit_pod_event(pod, LEFT_TO_KUBELET, &text);
+        out.warn_of_pod(pod, LEFT_TO_KUBELET, &text);
     }
 
     fn report_no_victim(&mut self, cause: &Cause, facts: &Facts, out: &mut Out) {

@@ -276,21 +276,16 @@ impl Oom {
                 children.unreported += 1;
                 children.message = message;
             }
-            Some(false) => {
-                out.calls.log(true, Some(&pod), message.clone());
-                out.emit_pod_event(pod, OOM_KILLED, &message);
-            }
+            Some(false) => out.warn_of_pod(pod, OOM_KILLED, &message),
             None => {
                 let text = format!("{message} It is not known whether that ended the container.");
-                out.calls.log(true, Some(&pod), text.clone());
-                out.emit_pod_event(pod, OOM_KILLED, &text);
+                out.warn_of_pod(pod, OOM_KILLED, &text);
             }
         }
     }
 
     fn report_children(&mut self, facts: &Facts, out: &mut Out) {
         let now = facts.clock.monotonic();
-        let mut reported = Vec::new();
         for ((uid, _), children) in &mut self.children {
             let next = children.reported_at.map(|at| at + CHILDREN_REPORTED_EVERY);
             if children.unreported == 0 || next.is_some_and(|next| !facts.clock.reached(next)) {
@@ -304,11 +299,7 @@ impl Oom {
                 1 => format!("{} {lives}", children.message),
                 _ => format!("{} {lives} It was the last of {count}.", children.message),
             };
-            reported.push((PodRef::of(pod), message));
-        }
-        for (pod, message) in reported {
-            out.calls.log(true, Some(&pod), message.clone());
-            out.emit_pod_event(pod, CHILD_OOM_KILLED, &message);
+            out.warn_of_pod(PodRef::of(pod), CHILD_OOM_KILLED, &message);
         }
     }
 
@@ -334,8 +325,7 @@ impl Oom {
             };
             self.counted.oomd_kills += 1;
             self.want_condition(&pod, cause, facts);
-            out.calls.log(true, Some(&PodRef::of(&pod)), message.clone());
-            out.emit_pod_event(PodRef::of(&pod), OOMD_KILLED, &message);
+            out.warn_of_pod(PodRef::of(&pod), OOMD_KILLED, &message);
         }
     }
 }
