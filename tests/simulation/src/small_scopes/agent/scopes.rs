@@ -98,7 +98,7 @@ pub const SMALL: &[Scope] = &[
 pub const LARGE: &[Scope] = &[
     Scope {
         name: "agent-large-each",
-        states: 228_079,
+        states: 244_908,
         pods: ONE,
         other_lock: true,
         faults: ONE_EACH,
