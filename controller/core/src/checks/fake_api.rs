@@ -98,8 +98,11 @@ impl FakeApi {
         api
     }
 
-    /// Shows the pods whose finalizer was removed as they are.
-    pub fn show_removed_finalizers(&mut self) {
+    /// Shows the pods that were deleted, or whose finalizer was removed, as they are.
+    pub fn show_own_writes(&mut self) {
+        for uid in self.memory.expectations.deleted.clone() {
+            self.delete_pod(&uid);
+        }
         for uid in self.memory.removed_finalizers.clone() {
             // A pod that is gone needs no update.
             let _ = self.change(&uid, |pod, _| pod.tracked = false);

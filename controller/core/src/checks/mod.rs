@@ -40,7 +40,7 @@ pub fn verify(input: &SyncInput<'_>) -> Result<(), Violation> {
     }
     let mut start = FakeApi::of(input);
     // After a crash, a new process reads the API's current state, not what a watch showed last.
-    start.show_removed_finalizers();
+    start.show_own_writes();
     settle(&mut start.clone())?;
     let left = verdict::until_deadline(input.job, input.now);
     if left.is_none_or(|left| left > SignedDuration::ZERO) {

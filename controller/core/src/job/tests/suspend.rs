@@ -1,8 +1,8 @@
 //! Tests suspension and resumption.
 
 use super::builders::{
-    PodBuilder, ago, api, await_deletion, complete, job, message, now, outage, pod, pods, sync,
-    sync_with,
+    PodBuilder, ago, api, await_deletion, check, complete, job, message, now, outage, pod, pods,
+    sync, sync_with,
 };
 use crate::job::Step;
 
@@ -30,6 +30,17 @@ fn nothing_is_suspended_while_pods_are_awaited() {
     let effects = sync(&mut api);
     assert_eq!((effects.deleted.len(), effects.active), (0, 3));
     assert!(effects.conditions.is_empty());
+}
+
+/// A crash forgets deletions that no watch has shown; the process that comes next reads them.
+#[test]
+fn a_job_resumes_the_same_after_a_crash_that_forgets_its_deletions() {
+    let mut api = api(job().size(2, 5).started(50), running(2));
+    let pods: Vec<_> = api.pods.keys().cloned().collect();
+    api.memory.removed_finalizers.extend(pods.iter().cloned());
+    api.memory.expectations.deleted.extend(pods);
+    api.memory.expectations.since = Some(now());
+    check(&api);
 }
 
 /// One write resumes the Job and sets startTime. ([U1], [U4])
