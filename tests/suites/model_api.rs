@@ -4,6 +4,7 @@
 //! Replay a seed with `EPILOGUE_MODEL_SEED=17`; ask for a number of requests with
 //! `EPILOGUE_MODEL_REQUESTS=10000`.
 
+mod admission;
 mod comparison;
 mod generator;
 mod jobs;

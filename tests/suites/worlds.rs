@@ -4,6 +4,7 @@
 //!
 //! Replay a seed with `EPILOGUE_WORLD_SEED=17 cargo lab test worlds NAME`.
 
+mod admission;
 mod backup;
 mod bus;
 mod faults;
@@ -18,7 +19,7 @@ mod shutdown;
 mod wire;
 mod world;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
@@ -142,6 +143,20 @@ fn after_a_restore_of_etcd_each_pod_that_the_api_shows_counts_once() {
     let is_rare = excused.len() * EXCUSED_OF <= of_jobs;
     assert!(is_rare || reports.len() == 1, "too much is excused: {}", excused.len());
     assert!(undone >= MET_MIN || reports.len() == 1, "too few: {count}, {undone}");
+}
+
+#[test]
+fn admission_of_others_costs_time_and_no_count() {
+    let reports =
+        run_all("admission", Options { faults: true, admission: true, ..Options::default() });
+    let mut all: BTreeMap<&str, usize> = BTreeMap::new();
+    for (what, count) in reports.iter().flat_map(|it| admission::met(&it.log)) {
+        *all.entry(what).or_default() += count;
+    }
+    println!("{all:?}");
+    for (what, count) in all {
+        assert!(count >= MET_MIN || reports.len() == 1, "too few {what}: {count}");
+    }
 }
 
 #[test]
@@ -296,6 +311,7 @@ fn a_seed_replays_exactly() {
         Options { faults: true, standby: true, loses_node: true, ..Options::default() },
         Options { faults: true, restores: true, ..Options::default() },
         Options { faults: true, dooms: true, ..Options::default() },
+        Options { faults: true, admission: true, ..Options::default() },
         Options { shuts_down: true, ..Options::default() },
         Options { shuts_down: true, faults: true, cancels: true, ..Options::default() },
     ] {
@@ -312,13 +328,14 @@ fn assert_caught(sabotage: Sabotage, text: &str) {
     let begun = Instant::now();
     let (shuts_down, cancels) = (sabotage.is_agents(), sabotage.is_of_cancels());
     let sabotage_of = Some(sabotage);
-    let restores = sabotage.is_of_restores();
+    let (restores, admission) = (sabotage.is_of_restores(), sabotage.is_of_admission());
     let options = Options {
         sabotage: sabotage_of,
         shuts_down,
         cancels,
-        faults: restores,
+        faults: restores || admission,
         restores,
+        admission,
         dooms: sabotage.is_of_namespaces(),
         ..Options::default()
     };
@@ -364,6 +381,8 @@ caught! {
         NeverRest by "not at rest";
     a_controller_that_keeps_counts_which_a_restore_undid_is_caught:
         KeepCounts by "leave the list";
+    a_controller_that_never_reads_what_was_stored_is_caught:
+        BelieveCounts by "loses its finalizer uncounted";
     a_controller_that_holds_a_namespace_is_caught:
         HoldNamespace by "is not gone";
     a_controller_that_calls_without_a_pause_is_caught:

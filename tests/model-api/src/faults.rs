@@ -44,6 +44,11 @@ pub enum Effect {
     DelayReply(Duration),
     /// The token with which it goes on with a list is too old. Concerns only such calls.
     ExpireToken,
+    /// Mutating admission changes its object, before the API fills it in, checks and stores it.
+    Mutate(Webhook),
+    /// Validating admission sees its object as it would be stored, or what is there for a deletion.
+    /// What it changes is lost.
+    Validate(Webhook),
 }
 
 /// A fault.
@@ -90,34 +95,55 @@ impl Flaw {
     ];
 }
 
-/// A write that admission judges.
-#[derive(Debug)]
-pub struct Review<'a> {
-    /// What the call does.
-    pub verb: Verb,
-    /// The kind of the object.
-    pub kind: Kind,
-    /// The subresource that is written; empty for the object itself.
-    pub subresource: &'a str,
-    /// The user agent of the caller.
-    pub agent: &'a str,
-    /// The object as it would be stored; what is there, for a deletion.
-    pub object: &'a Value,
-    /// The object before; `None` if it is new.
-    pub old: Option<&'a Value>,
+/// What admission does to the object of a write: it may change it; an error refuses the write. The
+/// second argument is the object before, `None` if it is new.
+#[derive(Clone)]
+pub struct Webhook(Arc<Admit>);
+
+type Admit = dyn Fn(&mut Value, Option<&Value>) -> Result<(), Refusal> + Send + Sync;
+
+/// When admission is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Mutating,
+    Validating,
 }
 
-/// Judges a write; an error refuses it.
-pub type Admission = Arc<dyn Fn(&Review<'_>) -> Result<(), Refusal> + Send + Sync>;
+impl Webhook {
+    /// One that does this.
+    pub fn new(
+        admit: impl Fn(&mut Value, Option<&Value>) -> Result<(), Refusal> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(admit))
+    }
+
+    /// One that refuses none.
+    pub fn changing(change: impl Fn(&mut Value, Option<&Value>) + Send + Sync + 'static) -> Self {
+        Self::new(move |object, old| {
+            change(object, old);
+            Ok(())
+        })
+    }
+
+    /// One that refuses all.
+    pub fn refusing(refusal: Refusal) -> Self {
+        Self::new(move |_, _| Err(refusal.clone()))
+    }
+}
+
+impl fmt::Debug for Webhook {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Webhook").finish_non_exhaustive()
+    }
+}
 
 /// All faults that are on.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
     on: BTreeMap<FaultId, Fault>,
     next: u64,
     /// Maximum number of objects, by kind and namespace.
     pub(crate) quotas: BTreeMap<(Kind, String), usize>,
-    pub(crate) admission: Option<Admission>,
     pub(crate) flaw: Option<Flaw>,
     /// How much later watches show a change, by kind.
     pub(crate) lags: BTreeMap<Kind, Duration>,
@@ -190,7 +216,8 @@ impl Faults {
         self.on.retain(|_, fault| {
             let expires = matches!(fault.effect, Effect::ExpireToken);
             let expired = expires.then(|| list::expired(call)).flatten();
-            if !fault.matcher.fits(call) || expires && expired.is_none() {
+            let is_admission = fault.effect.admits().is_some();
+            if is_admission || !fault.matcher.fits(call) || expires && expired.is_none() {
                 return true;
             }
             if fault.times == Some(0) {
@@ -205,16 +232,41 @@ impl Faults {
                 Effect::Delay(delay) => fate.delay += *delay,
                 Effect::DelayReply(delay) => fate.delay_reply += *delay,
                 Effect::ExpireToken => fate.refuse = fate.refuse.take().or(expired),
+                Effect::Mutate(_) | Effect::Validate(_) => {}
             }
             fault.times = fault.times.map(|times| times - 1);
             fault.times != Some(0)
         });
         fate
     }
+
+    /// Calls the admission of this phase, in the order in which it was switched on; counts it.
+    pub(crate) fn admit(
+        &mut self,
+        phase: Phase,
+        call: &Call,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<(), Refusal> {
+        for fault in self.on.values_mut().filter(|fault| fault.matcher.fits(call)) {
+            let Some((of, webhook)) = fault.effect.admits() else { continue };
+            if of != phase || fault.times == Some(0) {
+                continue;
+            }
+            let result = (webhook.0)(object, old);
+            fault.times = fault.times.map(|times| times - 1);
+            result?;
+        }
+        Ok(())
+    }
 }
 
-impl fmt::Debug for Faults {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Faults").field("on", &self.on).finish_non_exhaustive()
+impl Effect {
+    fn admits(&self) -> Option<(Phase, &Webhook)> {
+        match self {
+            Self::Mutate(webhook) => Some((Phase::Mutating, webhook)),
+            Self::Validate(webhook) => Some((Phase::Validating, webhook)),
+            _ => None,
+        }
     }
 }

@@ -29,7 +29,7 @@ mod watch;
 
 pub use access_log::Access;
 pub use call::Verb;
-pub use faults::{Admission, Effect, Fault, FaultId, Flaw, Matcher, Review};
+pub use faults::{Effect, Fault, FaultId, Flaw, Matcher, Webhook};
 pub use kind::Kind;
 pub use refusal::Refusal;
 pub use service::{ModelApi, ReplyBody};

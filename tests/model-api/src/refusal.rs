@@ -45,6 +45,31 @@ impl Refusal {
         Self::forbidden(format!("{plural} is forbidden: exceeded quota: model, requested: 1"))
     }
 
+    /// As a webhook of this name denies: the code, reason and message are what it answers. Without
+    /// a code the API gives 400.
+    pub fn denied_by_webhook(webhook: &str, code: u16, reason: &str, message: &str) -> Self {
+        let message = format!("admission webhook {webhook:?} denied the request: {message}");
+        Self::new(code, reason, message)
+    }
+
+    /// 500, as for a webhook of this name that does not answer, and whose policy is to fail.
+    pub fn unreachable_webhook(webhook: &str, error: &str) -> Self {
+        Self::internal(format!(
+            "Internal error occurred: failed calling webhook {webhook:?}: failed to call webhook: \
+             {error}"
+        ))
+    }
+
+    /// 422, as a `ValidatingAdmissionPolicy` without a reason denies. Its binding has its name.
+    pub fn denied_by_policy(kind: Kind, name: &str, policy: &str, message: &str) -> Self {
+        let resource = resource(kind);
+        let message = format!(
+            "{resource} {name:?} is forbidden: ValidatingAdmissionPolicy '{policy}' with binding \
+             '{policy}' denied request: {message}"
+        );
+        Self::new(422, "Invalid", message)
+    }
+
     /// 403, as the admission of namespaces that are being deleted gives it.
     pub fn terminating(namespace: &str) -> Self {
         let message = format!(
@@ -71,12 +96,7 @@ impl Refusal {
 
     /// 404 for an object.
     pub fn not_found(kind: Kind, name: &str) -> Self {
-        let facts = kind.facts();
-        let resource = match facts.group {
-            "" => facts.plural.to_owned(),
-            group => format!("{}.{group}", facts.plural),
-        };
-        Self::new(404, "NotFound", format!("{resource} {name:?} not found"))
+        Self::new(404, "NotFound", format!("{} {name:?} not found", resource(kind)))
     }
 
     /// 404 for a path.
@@ -169,5 +189,14 @@ impl Refusal {
             status["metadata"]["continue"] = token.as_str().into();
         }
         status
+    }
+}
+
+/// A resource with its group, as messages name it.
+fn resource(kind: Kind) -> String {
+    let facts = kind.facts();
+    match facts.group {
+        "" => facts.plural.to_owned(),
+        group => format!("{}.{group}", facts.plural),
     }
 }

@@ -22,7 +22,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 use crate::access_log::Access;
 use crate::call::{Call, Verb};
-use crate::faults::{Admission, Fate, Fault, FaultId, Flaw};
+use crate::faults::{Fate, Fault, FaultId, Flaw};
 use crate::kind::Kind;
 use crate::refusal::Refusal;
 use crate::rules;
@@ -101,11 +101,6 @@ impl ModelApi {
     /// Switches a fault off.
     pub fn lift(&self, fault: FaultId) {
         self.state.lock().faults.lift(fault);
-    }
-
-    /// Sets what judges writes, in place of what did; `None` takes all.
-    pub fn admit(&self, admission: Option<Admission>) {
-        self.state.lock().faults.admission = admission;
     }
 
     /// Limits the objects of a kind in a namespace; `None` lifts the limit.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::access_log::Access;
 use crate::call::{Call, PatchFormat, Verb};
 use crate::deletion::DeleteOptions;
-use crate::faults::{Faults, Flaw, Review};
+use crate::faults::{Faults, Flaw, Phase};
 use crate::kind::Kind;
 use crate::refusal::Refusal;
 use crate::store::{Object, Store, version_of};
@@ -128,6 +128,7 @@ impl State {
         metadata::fits_path(call, &mut object)?;
         metadata::prune(&mut object);
         self.check_namespace(call, true)?;
+        self.faults.admit(Phase::Mutating, call, &mut object, None)?;
         let has_version = version_of(&object) != 0;
         let generates = object["metadata"]["name"].as_str().is_none_or(str::is_empty);
         loop {
@@ -174,18 +175,15 @@ impl State {
         Ok(())
     }
 
-    /// Asks admission, and the quota of a new object.
+    /// Asks validating admission, and the quota of a new object.
     pub(crate) fn review(
-        &self,
+        &mut self,
         call: &Call,
         object: &Value,
         old: Option<&Value>,
     ) -> Result<(), Refusal> {
-        let (verb, kind) = (call.verb, call.kind);
-        if let Some(admission) = &self.faults.admission {
-            let (subresource, agent) = (call.subresource.as_str(), call.agent.as_str());
-            admission(&Review { verb, kind, subresource, agent, object, old })?;
-        }
+        let kind = call.kind;
+        self.faults.admit(Phase::Validating, call, &mut object.clone(), old)?;
         let quota = self.faults.quotas.get(&(kind, call.namespace.clone()));
         let used = || self.store.list(kind, &crate::store::prefix(kind, &call.namespace)).len();
         if old.is_none() && quota.is_some_and(|quota| used() >= *quota) {
@@ -236,6 +234,7 @@ impl State {
     /// Writes an object in place of another one.
     fn replace(&mut self, call: &Call, mut new: Value, old: &Object) -> Result<Value, Refusal> {
         let facts = call.kind.facts();
+        self.faults.admit(Phase::Mutating, call, &mut new, Some(old))?;
         let version = version_of(&new);
         if version == 0 && !facts.unconditional {
             let problem = "must be specified for an update";

@@ -2,7 +2,6 @@
 //! without faults is compared with the real one by the suite `model_api`.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{AsyncBufReadExt as _, StreamExt as _, TryStreamExt as _};
@@ -13,7 +12,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::{Effect, Fault, Kind, Matcher, ModelApi, Refusal, Verb};
+use crate::{Effect, Fault, Kind, Matcher, ModelApi, Refusal, Verb, Webhook};
 
 const NS: &str = "default";
 
@@ -240,12 +239,24 @@ async fn quotas_admission_and_namespaces_that_end_refuse() {
     create(&model, "a").await.expect("created");
     assert_eq!(code(create(&model, "b").await), 403);
     model.set_quota(Kind::Pod, NS, None);
-    model.admit(Some(Arc::new(|review| {
-        let refuses = review.verb == Verb::Create && review.object["metadata"]["name"] == "b";
+    let creates = Matcher::on(Verb::Create, Kind::Pod);
+    let not_b = Webhook::new(|pod, _| {
+        let refuses = pod["metadata"]["name"] == "b" && pod["status"]["phase"] == "Pending";
+        pod["metadata"]["labels"] = json!({"by": "validation"});
         if refuses { Err(Refusal::forbidden("not b")) } else { Ok(()) }
-    })));
+    });
+    model.inject(Fault::of(creates.clone(), Effect::Validate(not_b)));
+    let labels = Webhook::changing(|pod, old| {
+        let is_first = old.is_none() && pod.get("status").is_none();
+        pod["metadata"]["labels"] = json!({"first": is_first.to_string()});
+    });
+    model.inject(Fault::of(creates, Effect::Mutate(labels)).times(2));
     assert_eq!(code(create(&model, "b").await), 403);
     create(&model, "c").await.expect("created");
+    create(&model, "later").await.expect("created");
+    let labels = |name| model.get(Kind::Pod, NS, name).map(|it| it["metadata"]["labels"].clone());
+    assert_eq!(labels("c"), Some(json!({"first": "true"})), "it sees what the caller sent");
+    assert_eq!(labels("later"), Some(json!({"a": "1"})), "validation changes nothing");
     let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(model.client("test/1"));
     namespaces.delete(NS, &DeleteParams::default()).await.expect("begins");
     let refused = create(&model, "d").await.expect_err("is refused").to_string();

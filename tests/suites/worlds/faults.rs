@@ -11,6 +11,7 @@ use serde_json::json;
 use simulation::controller::Random;
 use tokio::time::{Instant, sleep};
 
+use super::admission;
 use super::backup::{Backups, Restore};
 use super::ledger::CONTROLLER;
 use super::plots::{DELETED, REMOVED, SUSPENDED};
@@ -57,6 +58,8 @@ pub(super) struct Weather {
     pub(super) drawn: Drawn,
     /// Backups of etcd that are taken and restored, if any are.
     pub(super) backups: Option<Backups>,
+    /// Whether admission of others changes and refuses writes.
+    pub(super) admission: bool,
     /// Faults that end at a time.
     pub(super) on: Vec<(Instant, FaultId)>,
 }
@@ -72,6 +75,11 @@ impl Weather {
                 && self.random.percent(12)
             {
                 backups.turn().await;
+                continue;
+            }
+            if self.admission && self.random.percent(40) {
+                let fault = self.api.inject(admission::draw(&mut self.random, &self.api));
+                self.on.push((Instant::now() + self.random.millis(2_000, 25_000), fault));
                 continue;
             }
             let kinds = if self.replicas > 1 { 11 } else { 9 };

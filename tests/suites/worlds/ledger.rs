@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use model_api::{Access, Kind, Verb};
 use serde_json::Value;
 
+use super::admission;
 use super::backup::Restore;
 use super::plots::condition;
 
@@ -122,7 +123,7 @@ impl Ledger {
 
     fn read(&mut self, access: &Access) {
         let is_ours = access.agent.starts_with(CONTROLLER);
-        if is_ours && is_invalid(access) {
+        if is_ours && is_invalid(access) && !admission::has_refused(access) {
             let Access { verb, kind, name, answer, .. } = access;
             let message = &answer["message"];
             self.verdict
@@ -172,6 +173,16 @@ impl Ledger {
             let all = status["uncountedTerminatedPods"][field].as_array();
             let listed: BTreeSet<String> = all.into_iter().flatten().map(text).collect();
             let count = status[field].as_i64().unwrap_or(0);
+            // What admission takes from the list is not counted. It can be counted no more if
+            // its finalizer was gone already.
+            let written = &access.body["status"]["uncountedTerminatedPods"][field];
+            let written = written.as_array().filter(|_| is_ours).into_iter().flatten().map(text);
+            for pod in written.filter(|pod| !listed.contains(pod)) {
+                job.listed[number].remove(&pod);
+                if self.pods.get(&pod).is_some_and(|pod| !pod.tracked) {
+                    job.counted_before[number].insert(pod);
+                }
+            }
             let left: Vec<&String> = job.listed[number].difference(&listed).collect();
             let more = count - job.counted[number];
             let is_by_index = job.indexed && number == 0;

@@ -44,6 +44,8 @@ pub(super) enum Sabotage {
     NeverPause,
     /// Never counts fewer pods of a Job than it once did, even if the API has gone back.
     KeepCounts,
+    /// Takes the status that it wrote for the one that the API stored.
+    BelieveCounts,
     /// Leaves the tracking finalizers of pods in a namespace that is deleted.
     HoldNamespace,
     /// Calls pods Failed when it sets DisruptionTarget.
@@ -73,6 +75,11 @@ impl Sabotage {
     /// Whether it is a mistake in a namespace that is deleted.
     pub(super) fn is_of_namespaces(self) -> bool {
         self == Self::HoldNamespace
+    }
+
+    /// Whether it is a mistake under admission of others.
+    pub(super) fn is_of_admission(self) -> bool {
+        self == Self::BelieveCounts
     }
 
     /// Whether it is a mistake after a restore of etcd.
@@ -127,6 +134,8 @@ impl Wire {
             before = self.alter(sabotage, &mut parts, &mut object);
             body = object.to_string().into_bytes();
         }
+        let believes = self.sabotage == Some(Sabotage::BelieveCounts);
+        let believed = (believes && is_status(&parts)).then(|| body.clone());
         let mut api = self.api;
         let sent = tokio::spawn(async move {
             if let Some(before) = before {
@@ -134,7 +143,11 @@ impl Wire {
             }
             api.call(Request::from_parts(parts, Body::from(body))).await
         });
-        sent.await?
+        let response = sent.await??;
+        match believed {
+            Some(written) if response.status().is_success() => believe(response, &written).await,
+            _ => Ok(response),
+        }
     }
 
     /// Changes a request as a mistake would. May return one to send before it.
@@ -146,7 +159,7 @@ impl Wire {
     ) -> Option<Request<Body>> {
         let path = parts.uri.path().to_owned();
         let creates = parts.method == Method::POST && path.ends_with("/pods");
-        let counts = parts.method == Method::PUT && path.ends_with("/status");
+        let counts = is_status(parts);
         let releases = object["metadata"].get("$deleteFromPrimitiveList/finalizers").is_some();
         match sabotage {
             Sabotage::CountAtOnce if counts => {
@@ -227,6 +240,23 @@ impl Wire {
     }
 }
 
+/// Whether a request writes the status of a Job.
+fn is_status(parts: &http::request::Parts) -> bool {
+    parts.method == Method::PUT && parts.uri.path().ends_with("/status")
+}
+
+/// The answer to a status write, as if the API had stored what was written.
+async fn believe(
+    response: Response<ReplyBody>,
+    written: &[u8],
+) -> Result<Response<ReplyBody>, BoxError> {
+    let bytes = response.into_body().collect().await?.to_bytes();
+    let (mut job, written): (Value, Value) =
+        (serde_json::from_slice(&bytes)?, serde_json::from_slice(written)?);
+    job["status"] = written["status"].clone();
+    Ok(reply(StatusCode::OK, &job))
+}
+
 /// Whether a patch sets DisruptionTarget to this.
 fn marks(patch: &Value, status: &str) -> bool {
     let mut conditions = patch["status"]["conditions"].as_array().into_iter().flatten();
@@ -239,10 +269,13 @@ fn forbidden() -> Response<ReplyBody> {
         "kind": "Status", "apiVersion": "v1", "status": "Failure",
         "message": "denied by a policy", "reason": "Forbidden", "code": 403,
     });
-    let mut response = Response::new(
-        Full::new(status.to_string().into()).map_err(|never| match never {}).boxed_unsync(),
-    );
-    *response.status_mut() = StatusCode::FORBIDDEN;
+    reply(StatusCode::FORBIDDEN, &status)
+}
+
+fn reply(code: StatusCode, body: &Value) -> Response<ReplyBody> {
+    let body = Full::new(body.to_string().into()).map_err(|never| match never {}).boxed_unsync();
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
     response
 }
 

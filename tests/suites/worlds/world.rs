@@ -67,6 +67,8 @@ pub(super) struct Options {
     pub(super) faults: bool,
     /// Amid the faults, backups of etcd are restored.
     pub(super) restores: bool,
+    /// Amid the faults, admission of others changes and refuses writes.
+    pub(super) admission: bool,
     /// A namespace is deleted while Jobs run in it.
     pub(super) dooms: bool,
     /// A node is lost, and pod GC runs.
@@ -221,7 +223,8 @@ impl World {
                 .options
                 .restores
                 .then(|| Backups::new(&self.api, &self.plots, Box::new(self.nodes.restarter())));
-            let weather = Weather { api, random, replicas, agents, drawn, backups, on };
+            let admission = self.options.admission;
+            let weather = Weather { api, random, replicas, agents, drawn, backups, admission, on };
             tokio::spawn(weather.blow())
         });
         let doom = self.options.dooms.then(|| {
