@@ -1,4 +1,4 @@
-//! Accesses the host's files, all under one root, so that a test can pass a directory.
+//! Accesses the host's files, all under one root, and its ports, so that a test can pass others.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -8,12 +8,15 @@ use std::path::{Path, PathBuf};
 use agent_core::shutdown::logind_conf::{ConfFile, DROP_IN_DIRS, MAIN_FILES};
 use thiserror::Error;
 
-/// The host's files.
+use crate::ports::Ports;
+
+/// The host's files and ports.
 #[derive(Clone, Debug)]
 pub struct Host {
     root: PathBuf,
     /// Whether slow files are read and written by the agent's own thread.
     inline: bool,
+    ports: Ports,
 }
 
 /// Maximum size of a file of the kernel; they are far shorter.
@@ -48,13 +51,24 @@ impl HostError {
 impl Host {
     /// The host whose files lie under `root`.
     pub fn new(root: PathBuf) -> Self {
-        Self { root, inline: false }
+        Self { root, inline: false, ports: Ports::default() }
     }
 
     /// The same host, whose files do not take a thread: then runs in paused time replay.
     #[must_use]
     pub fn inline(self) -> Self {
         Self { inline: true, ..self }
+    }
+
+    /// The same host with these ports, in place of the kernel's.
+    #[must_use]
+    pub fn with_ports(self, ports: Ports) -> Self {
+        Self { ports, ..self }
+    }
+
+    /// The host's ports.
+    pub(crate) fn ports(&self) -> &Ports {
+        &self.ports
     }
 
     /// Does blocking work on a thread of its own: a slow disk must not delay the rest.

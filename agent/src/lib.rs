@@ -20,6 +20,7 @@ pub mod leave_status;
 pub mod link;
 mod memory_lock;
 pub mod metrics;
+pub mod ports;
 mod report_table;
 pub mod run;
 pub mod sink;

@@ -9,6 +9,7 @@ mod backup;
 mod bus;
 mod faults;
 mod host;
+mod kubelet;
 mod ledger;
 mod namespaces;
 mod node_ledger;
@@ -43,6 +44,8 @@ const SEEDS: u64 = 20;
 const MET_MIN: usize = 5;
 /// Of so many Jobs that a restore took back, the ledger may excuse something of one.
 const EXCUSED_OF: usize = 20;
+/// The same for each kubelet that fails.
+const MET_MIN_OF_FAILING: usize = 3;
 /// The verdicts must catch a broken controller within this many seeds.
 const CATCH_WITHIN: u64 = 10;
 
@@ -212,7 +215,18 @@ fn pods_of_a_lost_node_amid_faults_count_once() {
 #[test]
 fn pods_of_a_node_that_shuts_down_are_reported_and_complete_elsewhere() {
     let reports = run_all("shutdown", Options { shuts_down: true, ..Options::default() });
-    assert_stories_met(&reports, &[Kubelet::Plain, Kubelet::Graceful, Kubelet::Dead]);
+    assert_stories_met(&reports, &[Kubelet::Plain, Kubelet::Graceful, Kubelet::Dead], MET_MIN);
+}
+
+#[test]
+fn pods_of_a_node_whose_kubelet_fails_are_reported() {
+    let options = Options { shuts_down: true, kubelet_fails: true, ..Options::default() };
+    let reports = run_all("failing kubelet", options);
+    let all = [Kubelet::Stuck, Kubelet::Hung, Kubelet::Dies, Kubelet::Restarted];
+    assert_stories_met(&reports, &all, MET_MIN_OF_FAILING);
+    let stuck: usize = stories(&reports).map(|(_, met)| met.failed_stuck).sum();
+    println!("stuck pods that the agent failed: {stuck}");
+    assert!(stuck >= MET_MIN || reports.len() == 1, "too few: {stuck}");
 }
 
 #[test]
@@ -272,15 +286,16 @@ fn stories(reports: &[Report]) -> impl Iterator<Item = &(Story, Met)> {
 
 /// Shutdowns under each of these kubelets must have ended pods, and the agent must have failed some
 /// itself where no kubelet lives.
-fn assert_stories_met(reports: &[Report], kubelets: &[Kubelet]) {
+fn assert_stories_met(reports: &[Report], kubelets: &[Kubelet], min: usize) {
     for kubelet in kubelets {
-        let of_it = stories(reports).filter(|(story, _)| story.kubelet == *kubelet);
-        let (count, failed, by_agent) = of_it.fold((0, 0, 0), |(count, failed, by_agent), it| {
+        let of_it = || stories(reports).filter(|(story, _)| story.kubelet == *kubelet);
+        let (count, failed, by_agent) = of_it().fold((0, 0, 0), |(count, failed, by_agent), it| {
             (count + 1, failed + it.1.failed, by_agent + it.1.failed_by_agent)
         });
         println!("{kubelet:?}: {count}; failed: {failed}, {by_agent} of them by the agent");
-        let is_met = count >= MET_MIN && failed >= MET_MIN;
-        let is_met = is_met && (by_agent >= MET_MIN || *kubelet != Kubelet::Dead);
+        let is_met = count >= min && (failed >= min || *kubelet == Kubelet::Stuck);
+        let is_met = is_met && (by_agent >= min || !kubelet.is_gone());
+        let is_met = is_met && of_it().all(|it| it.0.answered.iter().all(|count| *count > 0));
         assert!(is_met || reports.len() == 1, "too few: {count}, {failed}, {by_agent}");
     }
 }
@@ -313,6 +328,7 @@ fn a_seed_replays_exactly() {
         Options { faults: true, dooms: true, ..Options::default() },
         Options { faults: true, admission: true, ..Options::default() },
         Options { shuts_down: true, ..Options::default() },
+        Options { shuts_down: true, kubelet_fails: true, ..Options::default() },
         Options { shuts_down: true, faults: true, cancels: true, ..Options::default() },
     ] {
         let (first, again) = (run(1, options), run(1, options));
@@ -337,6 +353,7 @@ fn assert_caught(sabotage: Sabotage, text: &str) {
         restores,
         admission,
         dooms: sabotage.is_of_namespaces(),
+        kubelet_fails: sabotage.is_of_kubelets(),
         ..Options::default()
     };
     let mut found = Vec::new();
@@ -399,6 +416,8 @@ caught! {
         SpoilMark by "is invalid";
     an_agent_that_never_reports_is_caught:
         NeverReport by "unreported";
+    an_agent_that_leaves_deleted_pods_under_a_dead_kubelet_is_caught:
+        LeaveStuck by "is stuck";
     an_agent_that_is_gone_at_once_is_caught:
         LeaveAtOnce by "the lock is released";
 }

@@ -1,23 +1,19 @@
 //! Asks the kubelet's two ports on the loopback: its health, and its configuration.
 
-use std::error::Error;
 use std::io;
-use std::iter::successors;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use agent_core::protocol::node::Healthz;
-use http::{Request, StatusCode, header};
-use http_body_util::Empty;
-use hyper::body::Bytes;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
+use http::StatusCode;
+use http_body_util::{BodyExt as _, Limited};
 use tokio::time::timeout;
 
 use super::kubelet_config::{KubeletConfig, read};
 use super::kubelet_tls;
 use super::listeners::{is_others, is_roots};
 use crate::host::Host;
+use crate::ports::{self, Ports};
 
 /// Maximum time of an answer. A live kubelet answers in milliseconds.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
@@ -27,31 +23,21 @@ const CONFIG_BYTES_MAX: usize = 1 << 20;
 /// Asks `/healthz`. While the kubelet is down, any process may listen on its port and answer that
 /// all is well. So an answer from a port that is not root's does not count.
 pub(crate) async fn healthz(address: SocketAddr, host: &Host) -> Option<Healthz> {
-    let answer = asked(address).await;
+    let answer = asked(address, host.ports()).await;
     let others = answer != Healthz::Refused && is_others(host, address.port());
     (!others).then_some(answer)
 }
 
-async fn asked(address: SocketAddr) -> Healthz {
-    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
-    let request = Request::get(format!("http://{address}/healthz"))
-        .header(header::USER_AGENT, "epilogue-agent")
-        .header(header::CONNECTION, "close")
-        .body(Empty::new())
-        .expect("a socket's address must make a request");
-    match timeout(ANSWER_TIME_MAX, client.request(request)).await {
+async fn asked(address: SocketAddr, ports: &Ports) -> Healthz {
+    let asking =
+        async { ports::get(ports.connect(address).await?, (address, "/healthz"), None).await };
+    match timeout(ANSWER_TIME_MAX, asking).await {
         Ok(Ok(answer)) if answer.status() == StatusCode::OK => Healthz::Ok,
         Ok(Ok(_)) => Healthz::Failing,
-        Ok(Err(error)) if is_refused(&error) => Healthz::Refused,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Healthz::Refused,
         // A broken connection is not an answer.
         Ok(Err(_)) | Err(_) => Healthz::Silent,
     }
-}
-
-fn is_refused(error: &(dyn Error + 'static)) -> bool {
-    let mut causes = successors(Some(error), |&cause| cause.source());
-    let error = causes.find_map(|cause| cause.downcast_ref::<io::Error>());
-    error.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Asks `/configz` with the token of this file; the error says why there is no answer. The
@@ -75,7 +61,15 @@ pub(crate) async fn configuration(
     let asked = async {
         let token = std::fs::read_to_string(token)?;
         let certificates = kubelet_tls::certificates(host, directory);
-        kubelet_tls::get(address, "/configz", token.trim(), certificates, CONFIG_BYTES_MAX).await
+        let stream = host.ports().connect(address).await?;
+        let stream = kubelet_tls::secure(stream, address, certificates).await?;
+        let bearer = format!("Bearer {}", token.trim());
+        let answer = ports::get(stream, (address, "/configz"), Some(bearer)).await?;
+        if answer.status() != StatusCode::OK {
+            return Err(io::Error::other(format!("the kubelet answers {}", answer.status())));
+        }
+        let body = Limited::new(answer.into_body(), CONFIG_BYTES_MAX).collect().await;
+        Ok(body.map_err(io::Error::other)?.to_bytes())
     };
     let text = match timeout(ANSWER_TIME_MAX, asked).await {
         Ok(text) => text.map_err(|error: io::Error| error.to_string())?,
@@ -102,7 +96,8 @@ mod tests {
             assert!(request[..read].starts_with(b"GET /healthz HTTP/1.1\r\n"));
             stream.write_all(answer.as_bytes()).await.expect("must be writable");
         };
-        tokio::join!(asked(address), serve).0
+        let ports = Ports::default();
+        tokio::join!(asked(address, &ports), serve).0
     }
 
     #[tokio::test]
@@ -134,13 +129,13 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
         let address = listener.local_addr().expect("must have one");
         drop(listener);
-        assert_eq!(asked(address).await, Healthz::Refused);
+        assert_eq!(asked(address, &Ports::default()).await, Healthz::Refused);
     }
 
     #[tokio::test]
     async fn a_server_that_says_nothing_is_silent() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
         let address = listener.local_addr().expect("must have one");
-        assert_eq!(asked(address).await, Healthz::Silent);
+        assert_eq!(asked(address, &Ports::default()).await, Healthz::Silent);
     }
 }

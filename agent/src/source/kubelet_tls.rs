@@ -5,12 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::body::Bytes;
-use hyper_rustls::HttpsConnectorBuilder;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
+use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
@@ -24,6 +19,7 @@ use tokio_rustls::rustls::{
 };
 
 use crate::host::Host;
+use crate::ports::Socket;
 
 /// Below the kubelet's directory: the certificate that the cluster signed, and the one that the
 /// kubelet signed itself. The files may hold keys, too; those are not read.
@@ -38,15 +34,12 @@ pub(super) fn certificates(host: &Host, directory: &str) -> Vec<CertificateDer<'
         .collect()
 }
 
-/// The body of a `GET` with this token; an answer other than 200 is an error. Without
-/// certificates, any is taken.
-pub(super) async fn get(
+/// The connection behind TLS. Without certificates, any is taken.
+pub(super) async fn secure(
+    stream: Box<dyn Socket>,
     address: SocketAddr,
-    path: &str,
-    token: &str,
     certificates: Vec<CertificateDer<'static>>,
-    bytes_max: usize,
-) -> io::Result<Vec<u8>> {
+) -> io::Result<impl Socket> {
     let provider = Arc::new(ring::default_provider());
     let pinned = Pinned { certificates, provider: Arc::clone(&provider) };
     let config = ClientConfig::builder_with_provider(provider)
@@ -55,19 +48,8 @@ pub(super) async fn get(
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(pinned))
         .with_no_client_auth();
-    let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_only();
-    let client = Client::builder(TokioExecutor::new()).build(connector.enable_http1().build());
-    let request = Request::get(format!("https://{address}{path}"))
-        .header(header::AUTHORIZATION, format!("Bearer {token}"))
-        .header(header::CONNECTION, "close")
-        .body(Empty::<Bytes>::new())
-        .map_err(io::Error::other)?;
-    let answer = client.request(request).await.map_err(io::Error::other)?;
-    if answer.status() != StatusCode::OK {
-        return Err(io::Error::other(format!("the kubelet answers {}", answer.status())));
-    }
-    let body = Limited::new(answer.into_body(), bytes_max).collect().await;
-    Ok(body.map_err(io::Error::other)?.to_bytes().to_vec())
+    let name = ServerName::from(address.ip());
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
 /// Takes one of these certificates, whatever name it has and however old it is: the kubelet

@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Endpoint, Server};
 
 use super::bus::Bus;
+use super::kubelet::{Answers, KubeletPorts};
 use super::wire::{Sabotage, Wire};
 
 /// How the user agent of an agent begins.
@@ -62,6 +63,7 @@ pub(super) struct Host {
     root: TempDir,
     clock: Clock,
     runtime: Arc<RuntimeModel>,
+    kubelet: KubeletPorts,
     processes: Arc<Table>,
 }
 
@@ -108,7 +110,8 @@ impl Host {
             deeds: Mutex::default(),
         };
         let runtime = Arc::new(RuntimeModel::new(Handle::current(), clock));
-        Self { name: node, bus, root, clock, runtime, processes: Arc::new(table) }
+        let (kubelet, processes) = (KubeletPorts::new(root.path()), Arc::new(table));
+        Self { name: node, bus, root, clock, runtime, kubelet, processes }
     }
 
     /// What tells the node's runtime of its pods' processes.
@@ -126,6 +129,11 @@ impl Host {
         assert!(self.processes.signaller.set(Box::new(signaller)).is_ok(), "must be set once");
     }
 
+    /// The kernel kills the processes of a pod.
+    pub(super) fn kill(&self, uid: &str) {
+        self.processes.signaller.get().expect("must be set")(uid.to_owned(), Signal::Kill);
+    }
+
     /// What the processes have done.
     pub(super) fn deeds(&self) -> Vec<Deed> {
         self.processes.deeds.lock().expect("no holder panics").clone()
@@ -139,8 +147,28 @@ impl Host {
 
     /// The kubelet's process is gone.
     pub(super) fn behead(&self) {
+        self.set_kubelet("inactive", 0, Answers::Refused);
+    }
+
+    /// The kubelet's process is there, and does nothing.
+    pub(super) fn hang_kubelet(&self) {
+        self.kubelet.set(Answers::Never);
+    }
+
+    /// The kubelet has started again.
+    pub(super) fn revive(&self) {
+        self.set_kubelet("active", PID + 1, Answers::Well);
+    }
+
+    fn set_kubelet(&self, active: &str, pid: u32, answers: Answers) {
         let mut systemd = self.bus.systemd.lock().expect("no holder panics");
-        (systemd.active, systemd.main_pid) = ("inactive".to_owned(), 0);
+        (systemd.active, systemd.main_pid) = (active.to_owned(), pid);
+        self.kubelet.set(answers);
+    }
+
+    /// The kubelet's ports.
+    pub(super) fn kubelet(&self) -> &KubeletPorts {
+        &self.kubelet
     }
 
     /// Runs the agent once.
@@ -157,8 +185,6 @@ impl Host {
             "run",
             &node,
             &root,
-            "--kubelet-healthz-address=",
-            "--kubelet-address=",
             "--metrics-bind-address=0",
             "--pressure=off",
             "--oom-causes=false",
@@ -168,11 +194,13 @@ impl Host {
         let config = args.config().expect("must be a configuration");
         let client = Wire::new(api, &format!("{AGENT}{}", self.name), sabotage).plain_client();
         let environment = Environment {
-            host: HostFiles::new(self.root.path().to_owned()).inline(),
+            host: HostFiles::new(self.root.path().to_owned())
+                .inline()
+                .with_ports(self.kubelet.ports()),
             reads: client.clone(),
             writes: client,
             links: Vec::new(),
-            token_file: None,
+            token_file: Some(KubeletPorts::token(self.root.path())),
             bus: self.bus.address(),
             runtime: Some(Runtime::given(self.runtime_client())),
             clock: AgentClock::given(self.clock),

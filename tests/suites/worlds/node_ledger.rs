@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::host::{AGENT, Deed};
 use super::ledger::is_invalid;
 use super::plots::condition;
-use super::shutdown::{Kubelet, Story};
+use super::shutdown::Story;
 
 /// An agent may release its lock this long before logind's time is over, whatever is unreported.
 const RESERVE: SignedDuration = SignedDuration::from_secs(2);
@@ -40,6 +40,8 @@ pub(super) struct Met {
     pub(super) failed: usize,
     /// Those that the agent itself reported.
     pub(super) failed_by_agent: usize,
+    /// Those that it failed before the announcement, because users had deleted them.
+    pub(super) failed_stuck: usize,
     /// Marks that the agent cleared.
     pub(super) cleared: usize,
 }
@@ -54,7 +56,7 @@ pub(super) fn judge(story: &Story, log: &[Access], is_calm: bool) -> (Vec<String
         is_cleared: false,
         taints: Value::Null,
         met: Met::default(),
-        violations: Vec::new(),
+        violations: story.stuck.iter().map(|pod| format!("{pod} is stuck")).collect(),
     };
     let mut deeds = story.deeds.iter().peekable();
     for access in log {
@@ -106,7 +108,7 @@ impl Ledger<'_> {
         // Who ended by itself under a dead kubelet, or with success, is not the agent's to report.
         let is_excused = |pod: &Pod| match pod.processes {
             Processes::None => true,
-            Processes::Exited(code) if self.story.kubelet == Kubelet::Dead => {
+            Processes::Exited(code) if self.story.kubelet.is_gone() => {
                 code == 0 || !pod.is_ended_by_shutdown
             }
             _ => false,
@@ -179,6 +181,8 @@ impl Ledger<'_> {
             }
             self.met.failed += usize::from(fails && pod.is_ended_by_shutdown);
             self.met.failed_by_agent += usize::from(fails && is_agents);
+            let is_stuck = pod.is_unwanted && at < self.story.announced;
+            self.met.failed_stuck += usize::from(fails && is_agents && is_stuck);
         }
         let name = &pod.name;
         self.violations.extend(found.into_iter().map(|it| format!("{at} {name} {it}")));

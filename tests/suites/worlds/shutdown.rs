@@ -1,15 +1,18 @@
 //! The story of a node that shuts down, with its agent.
 
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use doubles::login1::{Down, State};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams};
 use lab::nodes::SimulatedNodes;
-use model_api::ModelApi;
+use lab::nodes::processes::Processes;
+use model_api::{Kind, ModelApi};
+use serde_json::Value;
 use simulation::controller::Random;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -17,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::host::{Deed, Host};
 use super::wire::Sabotage;
+use super::world::NAMESPACE;
 
 /// How often the state of logind is read.
 const LOOK: Duration = Duration::from_millis(10);
@@ -29,6 +33,10 @@ const KUBELETS_NUMBER: u64 = 0;
 const OTHERS_LOCK: (&str, &str, &str, &str, u32, u32) =
     ("shutdown", "other", "Has its reasons", "delay", 0, 800);
 const OTHERS_NUMBER: u64 = u64::MAX;
+/// The period of the kubelet's graceful shutdown, in seconds.
+const GRACEFUL_SECONDS: u32 = 30;
+/// Within this time the agent has to end deleted pods under a dead kubelet.
+const STUCK_WITHIN: Duration = Duration::from_mins(10);
 const AGENTS_LOCK: &str = "epilogue-agent";
 /// How long an agent may take to take its lock, and to end.
 const AGENT_MAX: Duration = Duration::from_mins(1);
@@ -42,16 +50,30 @@ pub(super) enum Kubelet {
     Graceful,
     /// It is dead for longer than its lease lasts.
     Dead,
+    /// The same, and users delete pods that it can no longer end.
+    Stuck,
+    /// It has been silent for longer than its lease lasts.
+    Hung,
+    /// It dies after the announcement.
+    Dies,
+    /// It was dead for a while.
+    Restarted,
 }
 
 impl Kubelet {
-    /// Each in turn.
-    pub(super) fn of_seed(seed: u64) -> Self {
-        match seed % 3 {
-            0 => Self::Plain,
-            1 => Self::Graceful,
-            _ => Self::Dead,
-        }
+    /// Each in turn: of those with one state, or of those that fail otherwise.
+    pub(super) fn of_seed(seed: u64, fails: bool) -> Self {
+        let all: &[Self] = if fails {
+            &[Self::Stuck, Self::Hung, Self::Dies, Self::Restarted]
+        } else {
+            &[Self::Plain, Self::Graceful, Self::Dead]
+        };
+        all[(seed % all.len() as u64) as usize]
+    }
+
+    /// Whether it reports nothing at the announcement or soon after it.
+    pub(super) fn is_gone(self) -> bool {
+        matches!(self, Self::Dead | Self::Stuck | Self::Hung | Self::Dies)
     }
 }
 
@@ -71,6 +93,10 @@ pub(super) struct Story {
     /// When the machine went off, and why then.
     pub(super) off: Option<(Timestamp, Down)>,
     pub(super) deeds: Vec<Deed>,
+    /// Pods that were deleted long before the announcement, and that no one has ended.
+    pub(super) stuck: Vec<String>,
+    /// How often the kubelet answered `/healthz` and `/configz`.
+    pub(super) answered: [usize; 2],
 }
 
 /// What a shutdown is to be like.
@@ -97,6 +123,7 @@ impl Shutdown {
         let shutdown = Self { host, api: api.clone(), random, plan, agent: None };
         if plan.kubelet == Kubelet::Graceful {
             shutdown.hold(KUBELETS_NUMBER, KUBELETS_LOCK);
+            shutdown.host.kubelet().set_period(GRACEFUL_SECONDS);
         }
         shutdown
     }
@@ -120,14 +147,7 @@ impl Shutdown {
     /// Shuts the node down, or begins to.
     pub(super) async fn play(&mut self, nodes: &SimulatedNodes) -> Story {
         let (name, kubelet) = (self.host.name.clone(), self.plan.kubelet);
-        if kubelet == Kubelet::Dead {
-            sleep(self.random.millis(5_000, 25_000)).await;
-            nodes.behead(&name).await.expect("must be taken");
-            self.host.behead();
-            sleep(self.random.millis(60_000, 120_000)).await;
-        } else {
-            sleep(self.random.millis(10_000, 60_000)).await;
-        }
+        let stuck = self.before(nodes).await;
         // Without a crash, with one before the announcement, or with one after it.
         let crash = if self.plan.crashes { self.random.below(3) } else { 0 };
         if crash == 1 {
@@ -158,8 +178,17 @@ impl Shutdown {
             cancelled: None,
             off: None,
             deeds: Vec::new(),
+            stuck,
+            answered: [0; 2],
         };
+        let dies = self.random.millis(1, 5_000);
+        let host = Arc::clone(&self.host);
         let ends = async {
+            if kubelet == Kubelet::Dies {
+                sleep(dies).await;
+                nodes.behead(&name).await.expect("must be taken");
+                host.behead();
+            }
             if kubelet == Kubelet::Graceful {
                 nodes.shutdown(&name).await.expect("must be taken");
             }
@@ -174,7 +203,76 @@ impl Shutdown {
             self.kill_agent().await;
             nodes.vanish(&name).await.expect("must be taken");
         }
+        story.answered = self.host.kubelet().answered();
         story
+    }
+
+    /// What the kubelet does before the announcement. Returns deleted pods that no one ends.
+    async fn before(&mut self, nodes: &SimulatedNodes) -> Vec<String> {
+        let name = self.host.name.clone();
+        let kubelet = self.plan.kubelet;
+        if matches!(kubelet, Kubelet::Plain | Kubelet::Graceful | Kubelet::Dies) {
+            sleep(self.random.millis(10_000, 60_000)).await;
+            return Vec::new();
+        }
+        let begins = if kubelet == Kubelet::Hung { (1_000, 10_000) } else { (5_000, 25_000) };
+        sleep(self.random.millis(begins.0, begins.1)).await;
+        nodes.behead(&name).await.expect("must be taken");
+        if kubelet == Kubelet::Hung {
+            self.host.hang_kubelet();
+        } else {
+            self.host.behead();
+        }
+        if kubelet == Kubelet::Restarted {
+            sleep(self.random.millis(1_000, 60_000)).await;
+            nodes.revive(&name).await.expect("must be taken");
+            self.host.revive();
+            sleep(self.random.millis(1_000, 20_000)).await;
+            return Vec::new();
+        }
+        if kubelet == Kubelet::Stuck {
+            sleep(self.random.millis(0, 10_000)).await;
+            return self.stick().await;
+        }
+        let lasts = if kubelet == Kubelet::Hung { (50_000, 70_000) } else { (60_000, 120_000) };
+        sleep(self.random.millis(lasts.0, lasts.1)).await;
+        Vec::new()
+    }
+
+    /// A user deletes pods of the node whose processes run, and the kernel kills these. Returns the
+    /// pods that no one has ended in time. The success of a pod is for its kubelet to report.
+    async fn stick(&mut self) -> Vec<String> {
+        let mut stuck = self.live(|now| now == Processes::Run);
+        // Such a Job ends by one pod that fails on its own.
+        stuck.retain(|_, pod| !pod.starts_with("ignored"));
+        let pods: Api<Pod> = Api::namespaced(self.api.client("user/1"), NAMESPACE);
+        for pod in stuck.values() {
+            let deleted = pods.delete(pod, &DeleteParams::default()).await;
+            deleted.expect("a user's deletion must be taken");
+        }
+        sleep(self.random.millis(0, 20_000)).await;
+        for uid in stuck.keys() {
+            self.host.kill(uid);
+        }
+        let end = Instant::now() + STUCK_WITHIN;
+        while !stuck.is_empty() && Instant::now() < end {
+            sleep(Duration::from_secs(1)).await;
+            let still = self.live(|now| now != Processes::Exited(0));
+            stuck.retain(|uid, _| still.contains_key(uid));
+        }
+        stuck.into_values().collect()
+    }
+
+    /// The pods that the API shows as Running and whose processes here do this, by UID.
+    fn live(&self, is: impl Fn(Processes) -> bool) -> BTreeMap<String, String> {
+        let deeds = self.host.deeds().into_iter().map(|deed| (deed.uid, deed.now));
+        let now: BTreeMap<String, Option<Processes>> = deeds.collect();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let pods = self.api.list(Kind::Pod, NAMESPACE).into_iter();
+        pods.filter(|pod| pod["status"]["phase"] == "Running")
+            .map(|pod| (text(&pod["metadata"]["uid"]), text(&pod["metadata"]["name"])))
+            .filter(|(uid, _)| now.get(uid).copied().flatten().is_some_and(&is))
+            .collect()
     }
 
     /// Follows the shutdown until the machine is off or the shutdown is cancelled.

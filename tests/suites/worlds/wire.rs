@@ -60,6 +60,8 @@ pub(super) enum Sabotage {
     KeepTaint,
     /// Never calls a pod Failed, nor deletes it.
     NeverReport,
+    /// The same for pods that users delete under a dead kubelet.
+    LeaveStuck,
     /// Is gone as soon as a shutdown is announced.
     LeaveAtOnce,
 }
@@ -69,7 +71,13 @@ impl Sabotage {
     pub(super) fn is_agents(self) -> bool {
         use Sabotage::{FailAtOnce, LeaveAtOnce, NeverMark, NeverReport, SpoilMark};
         self.is_of_cancels()
+            || self.is_of_kubelets()
             || matches!(self, FailAtOnce | LeaveAtOnce | NeverMark | NeverReport | SpoilMark)
+    }
+
+    /// Whether it is an agent's mistake under a kubelet that fails.
+    pub(super) fn is_of_kubelets(self) -> bool {
+        self == Self::LeaveStuck
     }
 
     /// Whether it is a mistake in a namespace that is deleted.
@@ -230,7 +238,9 @@ impl Wire {
                     parts.method = Method::GET;
                 }
             }
-            Sabotage::NeverReport if object["status"]["phase"] == "Failed" => {
+            Sabotage::NeverReport | Sabotage::LeaveStuck
+                if object["status"]["phase"] == "Failed" =>
+            {
                 parts.method = Method::GET;
             }
             Sabotage::NeverReport if parts.method == Method::DELETE => parts.method = Method::GET,

@@ -75,6 +75,8 @@ pub(super) struct Options {
     pub(super) loses_node: bool,
     /// A node shuts down, with its agent.
     pub(super) shuts_down: bool,
+    /// The kubelet fails before the shutdown, or amid it.
+    pub(super) kubelet_fails: bool,
     /// The shutdown is cancelled.
     pub(super) cancels: bool,
     pub(super) sabotage: Option<Sabotage>,
@@ -166,7 +168,9 @@ impl World {
             host.set_signaller(nodes.signaller());
             let of = Random::new(random.below(1 << 30) as u64);
             let sabotage = options.sabotage.filter(|it| it.is_agents());
-            let kubelet = if options.cancels { Kubelet::Plain } else { Kubelet::of_seed(seed) };
+            let fails = options.kubelet_fails;
+            let of_seed = Kubelet::of_seed(seed, fails);
+            let kubelet = if options.cancels { Kubelet::Plain } else { of_seed };
             let plan =
                 Plan { kubelet, crashes: options.faults, cancels: options.cancels, sabotage };
             let mut shutdown = Shutdown::new(host, &api, of, plan);
