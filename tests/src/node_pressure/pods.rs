@@ -7,9 +7,6 @@ use serde_json::{Value, json};
 use super::kind::{Kind, Setting};
 use crate::vm::kit::CONTAINER_IMAGE;
 
-/// The namespace of all of them.
-pub(super) const NAMESPACE: &str = "default";
-
 /// A container's own limit of memory, if it has one.
 const OWN_LIMIT: &str = "64Mi";
 /// Enough for every watcher to see it before it begins.

@@ -150,20 +150,20 @@ impl Pressure {
     pub async fn play(&mut self, setting: &Setting) -> anyhow::Result<(Run, Stopwatch)> {
         self.runs += 1;
         let run = once(&mut self.stage, setting, self.runs).await;
-        let took = std::mem::take(&mut self.stage.took);
+        let took = std::mem::take(&mut self.stage.scene.took);
         Ok((run.with_context(|| setting.to_string())?, took))
     }
 
     /// Plays pods that are deleted before they ran.
     pub async fn play_stuck(&mut self, stuck: Stuck) -> anyhow::Result<(Vec<Hung>, Stopwatch)> {
         let hung = stuck::play_on(&self.stage, stuck).await?;
-        self.stage.took.lap("deleted");
-        Ok((hung, std::mem::take(&mut self.stage.took)))
+        self.stage.scene.took.lap("deleted");
+        Ok((hung, std::mem::take(&mut self.stage.scene.took)))
     }
 
     /// The directory of the logs of control plane and node.
     pub fn dir(&self) -> &Path {
-        self.stage.control_plane.dir()
+        self.stage.scene.control_plane.dir()
     }
 
     /// Stops everything.
@@ -179,7 +179,7 @@ async fn set(kit: &Kit, setting: &Setting) -> anyhow::Result<Stage> {
 
 async fn once(stage: &mut Stage, setting: &Setting, number: u32) -> anyhow::Result<Run> {
     stage.calm(setting.kind).await.context("before the run")?;
-    stage.took.lap("calm");
+    stage.scene.took.lap("calm");
     let ahead = stage.clock_ahead().await?;
     stage.begin_record().await?;
     let job = format!("culprit-{number}");
@@ -187,27 +187,27 @@ async fn once(stage: &mut Stage, setting: &Setting, number: u32) -> anyhow::Resu
     stage.jobs().create(&PostParams::default(), &object).await.context("create a Job")?;
     let (pod, uid) = stage.pod_of(&job).await?;
     stage.bind(&pod).await?;
-    let observe = async || stage.watcher.history(&pod).pop();
+    let observe = async || stage.scene.watcher.history(&pod).pop();
     let ended =
         |seen: &Option<Seen>| seen.as_ref().is_some_and(|seen| seen.is_terminal() || seen.gone);
     // The table shows it if the run never ends.
     let _ = observe_until(ENDS_WITHIN, observe, ended).await;
-    stage.took.lap("end");
+    stage.scene.took.lap("end");
     let observe = async || job_end(stage, &job, &pod).await;
     let counted = |end: &anyhow::Result<JobEnd>| {
         end.as_ref().is_ok_and(|end| end.replaced || !end.condition.is_empty())
     };
     let job_end = observe_costly_until(COUNTED_WITHIN, observe, counted).await;
     let job_end = job_end.unwrap_or_else(|last| last)?;
-    stage.took.lap("its Job");
+    stage.scene.took.lap("its Job");
     let samples = stage.record().await?;
     let course = samples::course(&samples, setting.kind, &uid, setting.first_threshold());
     stage.remove_job(&job).await?;
     // Damage that comes late counts, too.
     stage.no_shortage().await?;
-    stage.took.lap("clear");
+    stage.scene.took.lap("clear");
     let wrong = stage.hurt().iter().map(|(role, seen)| format!("{role}: {}", how(seen))).collect();
-    let history = stage.watcher.history(&pod);
+    let history = stage.scene.watcher.history(&pod);
     let begin = course.onset.or(course.stopped).unwrap_or_default();
     let after = |at: Option<i64>| at.map(|at| at - begin);
     let in_api = |holds: &dyn Fn(&Seen) -> bool| {

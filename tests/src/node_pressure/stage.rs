@@ -1,6 +1,5 @@
-//! Sets up the machine that many runs share. It has a control plane of its own with upstream's
-//! controllers but without a scheduler, the node, and the agent if the setting has one. It also has
-//! the well-behaved pods, and a recorder on the node.
+//! Sets up the scene that many runs share. It has upstream's controllers but no scheduler, the
+//! agent if the setting has one, the well-behaved pods, and a recorder on the node.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,13 +12,12 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 
 use super::kind::Kind;
-use super::pods::{self, BYSTANDERS, Bystander, NAMESPACE, WORKER};
+use super::pods::{self, BYSTANDERS, Bystander, WORKER};
 use super::samples::{self, Sample};
 use crate::control_plane::flags::ALL_CONTROLLERS;
-use crate::stopwatch::Stopwatch;
-use crate::vm::agent::{self, Install};
-use crate::vm::{Boot, Kit, KubeletConfig, Node, Seen, Watcher};
-use crate::{ControlPlane, Options, observe_costly_until, observe_until};
+use crate::vm::agent::Install;
+use crate::vm::{Kit, KubeletConfig, Scene, Seen, Setting};
+use crate::{Options, observe_costly_until, observe_until};
 
 /// Five times what an emulated machine takes for a dozen pods.
 const RUNNING_WITHIN: Duration = Duration::from_mins(4);
@@ -48,14 +46,9 @@ const GUARD: &str = "echo y > /sys/kernel/mm/lru_gen/enabled && \
 
 /// A node under pressure.
 pub(super) struct Stage {
-    pub(super) control_plane: ControlPlane,
-    pub(super) node: Node,
-    pub(super) watcher: Watcher,
-    pub(super) client: kube::Client,
+    pub(super) scene: Scene,
     /// For each role its current pod, and the number of pods so far.
     bystanders: BTreeMap<&'static str, (String, u32)>,
-    /// How long each part took since the last reading.
-    pub(super) took: Stopwatch,
 }
 
 impl Stage {
@@ -67,43 +60,25 @@ impl Stage {
         install: Option<(Install, Vec<String>)>,
         guard: bool,
     ) -> anyhow::Result<Self> {
-        let mut took = Stopwatch::default();
         let options = Options::unique("pressure").controller_manager(ALL_CONTROLLERS);
-        let control_plane = ControlPlane::start(options).await?;
-        took.lap("control plane");
-        let client = control_plane.admin_client().await?;
-        let (cluster, dir) = (control_plane.cluster(), control_plane.dir());
-        if let Some((install, _)) = install {
-            agent::prepare(install, kit, dir, NODE).await?;
-            took.lap("agent's build");
-        }
-        let node = Node::start(kit, cluster, dir, NODE, Boot::Snapshot, kubelet).await?;
-        eprintln!("its files: {}", node.machine().dir().display());
-        node.run(&prepare_command()).await?;
-        took.lap("node");
-        if guard {
-            node.run(GUARD).await.context("turn the kernel's guard against thrashing on")?;
-        }
-        if let Some((install, flags)) = install {
-            let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-            agent::install(install, &node, cluster, &flags).await?;
-            took.lap("agent");
-        }
-        let watcher = Watcher::start(client.clone(), NAMESPACE, node.machine().dir()).await?;
-        Ok(Self { control_plane, node, watcher, client, bystanders: BTreeMap::new(), took })
+        let mut commands = vec![prepare_command()];
+        commands.extend(guard.then(|| GUARD.to_owned()));
+        let setting = Setting { options, node: NODE, kubelet, agent: install, commands };
+        let scene = Scene::set(kit, setting).await?;
+        Ok(Self { scene, bystanders: BTreeMap::new() })
     }
 
     pub(super) fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+        self.scene.api()
     }
 
     pub(super) fn jobs(&self) -> Api<Job> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+        self.scene.api()
     }
 
     /// Well-behaved pods that were harmed: ended, marked, or restarted.
     pub(super) fn hurt(&self) -> Vec<(&'static str, Seen)> {
-        let last = self.watcher.last();
+        let last = self.scene.watcher.last();
         let of = |name: &String| last.iter().find(|seen| seen.pod == *name).cloned();
         let hurt =
             |seen: &Seen| seen.is_terminal() || seen.gone || seen.deleting || seen.is_disrupted();
@@ -148,7 +123,7 @@ impl Stage {
             let _ = self.pods().delete(&old, &DeleteParams::default().grace_period(0)).await;
         }
         let name = format!("{role}-{}", count + 1);
-        match pods::bystander(role, &name, self.node.name(), kind) {
+        match pods::bystander(role, &name, self.scene.node.name(), kind) {
             Bystander::Bare(pod) => {
                 self.pods().create(&PostParams::default(), &pod).await.map(drop)?;
             }
@@ -161,7 +136,7 @@ impl Stage {
     }
 
     async fn runs(&self, pod: &str) -> anyhow::Result<()> {
-        let observe = async || self.watcher.history(pod).pop();
+        let observe = async || self.scene.watcher.history(pod).pop();
         let runs = |seen: &Option<Seen>| {
             seen.as_ref().is_some_and(|seen| seen.phase == "Running" && seen.container == "running")
         };
@@ -189,7 +164,7 @@ impl Stage {
             metadata: ObjectMeta { name: Some(pod.to_owned()), ..ObjectMeta::default() },
             target: ObjectReference {
                 kind: Some("Node".to_owned()),
-                name: Some(self.node.name().to_owned()),
+                name: Some(self.scene.node.name().to_owned()),
                 ..ObjectReference::default()
             },
         };
@@ -210,8 +185,8 @@ impl Stage {
 
     /// Waits until the node's conditions report no shortage.
     pub(super) async fn no_shortage(&self) -> anyhow::Result<()> {
-        let nodes: Api<v1::Node> = Api::all(self.client.clone());
-        let observe = async || match nodes.get(self.node.name()).await {
+        let nodes: Api<v1::Node> = Api::all(self.scene.client.clone());
+        let observe = async || match nodes.get(self.scene.node.name()).await {
             Ok(node) => shortages(&node),
             Err(error) => vec![error.to_string()],
         };
@@ -221,18 +196,18 @@ impl Stage {
 
     /// Clears the record.
     pub(super) async fn begin_record(&self) -> anyhow::Result<()> {
-        Ok(self.node.run(&format!("truncate -s 0 {RECORD}")).await.map(drop)?)
+        Ok(self.scene.node.run(&format!("truncate -s 0 {RECORD}")).await.map(drop)?)
     }
 
     /// The record since then.
     pub(super) async fn record(&self) -> anyhow::Result<Vec<Sample>> {
-        Ok(samples::parse(&self.node.run(&format!("cat {RECORD}")).await?))
+        Ok(samples::parse(&self.scene.node.run(&format!("cat {RECORD}")).await?))
     }
 
     /// By how many milliseconds the node's clock is ahead of ours.
     pub(super) async fn clock_ahead(&self) -> anyhow::Result<i64> {
         let before = jiff::Timestamp::now().as_millisecond();
-        let theirs: i64 = self.node.run("date +%s%3N").await?.trim().parse()?;
+        let theirs: i64 = self.scene.node.run("date +%s%3N").await?.trim().parse()?;
         let after = jiff::Timestamp::now().as_millisecond();
         Ok(theirs - i64::midpoint(before, after))
     }
@@ -243,16 +218,12 @@ impl Stage {
                    | paste -sd' '; journalctl -k -o cat --grep='Killed process' --no-pager \
                    | sed -E 's/.*\\((.*)\\).*(oom_score_adj.*)/\\1 \\2/' | sort | uniq -c \
                    | paste -sd' '";
-        Ok(self.node.run(ask).await?.replace('\n', " "))
+        Ok(self.scene.node.run(ask).await?.replace('\n', " "))
     }
 
     /// Stops everything.
     pub(super) async fn strike(self) -> anyhow::Result<()> {
-        let Self { control_plane, node, watcher, .. } = self;
-        drop(watcher);
-        drop(node);
-        control_plane.stop().await?;
-        Ok(())
+        self.scene.strike().await
     }
 }
 

@@ -79,7 +79,7 @@ pub(super) async fn play_on(stage: &Stage, stuck: Stuck) -> anyhow::Result<Vec<H
     let jobs: Vec<String> = (1..=stuck.pods).map(|number| format!("hangs-{number}")).collect();
     let pods = begin_pulls(stage, &jobs).await?;
     if stuck.kubelet_stops {
-        stage.node.run("systemctl stop kubelet").await?;
+        stage.scene.node.run("systemctl stop kubelet").await?;
     }
     let mut deleted = Vec::new();
     for pod in &pods {
@@ -90,7 +90,7 @@ pub(super) async fn play_on(stage: &Stage, stuck: Stuck) -> anyhow::Result<Vec<H
     // The table shows it if some never are.
     let _ = observe_until(FAILED_WITHIN, observe, |all| *all).await;
     if stuck.kubelet_stops {
-        stage.node.run("touch /run/open && systemctl start kubelet").await?;
+        stage.scene.node.run("touch /run/open && systemctl start kubelet").await?;
     }
     tokio::time::sleep(STAYS_FOR).await;
     let mut all = Vec::new();
@@ -104,7 +104,7 @@ pub(super) async fn play_on(stage: &Stage, stuck: Stuck) -> anyhow::Result<Vec<H
 async fn begin_pulls(stage: &Stage, jobs: &[String]) -> anyhow::Result<Vec<String>> {
     let registry = "systemd-run --quiet --unit=registry /opt/tools/container registry \
                     127.0.0.1:5000 /run/open";
-    stage.node.run(registry).await?;
+    stage.scene.node.run(registry).await?;
     let mut names = Vec::new();
     for name in jobs {
         let job = pods::waiting(name, &format!("127.0.0.1:5000/{name}:1"));
@@ -113,7 +113,8 @@ async fn begin_pulls(stage: &Stage, jobs: &[String]) -> anyhow::Result<Vec<Strin
         stage.bind(&pod).await?;
         names.push(pod);
     }
-    let asked = async || stage.node.run("journalctl -u registry -o cat").await.unwrap_or_default();
+    let asked =
+        async || stage.scene.node.run("journalctl -u registry -o cat").await.unwrap_or_default();
     let all = |said: &String| jobs.iter().all(|name| said.contains(&format!("/{name}/")));
     match observe_costly_until(PULLS_WITHIN, asked, all).await {
         Ok(_) => Ok(names),
@@ -122,12 +123,12 @@ async fn begin_pulls(stage: &Stage, jobs: &[String]) -> anyhow::Result<Vec<Strin
 }
 
 fn first_terminal(stage: &Stage, pod: &str) -> Option<Seen> {
-    stage.watcher.history(pod).into_iter().find(Seen::is_terminal)
+    stage.scene.watcher.history(pod).into_iter().find(Seen::is_terminal)
 }
 
 fn hung(stage: &Stage, pod: &str, deleted: Timestamp, job: JobEnd) -> Hung {
     let first = first_terminal(stage, pod);
-    let last = stage.watcher.history(pod).pop();
+    let last = stage.scene.watcher.history(pod).pop();
     let reported = first.clone().or_else(|| last.clone());
     Hung {
         pod: pod.to_owned(),

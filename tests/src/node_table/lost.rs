@@ -44,8 +44,11 @@ pub async fn lost(kit: &Kit, agent: Option<Install>, pods: u32) -> anyhow::Resul
     // None of these pods has a Job.
     let mut stage = Stage::set(kit, &kubelet, install, JobController::Upstream).await?;
     for number in 1..=pods {
-        let pod =
-            TestPod::new(&format!("p-{number}"), stage.node.name(), &["obedient", "143", "0"]);
+        let pod = TestPod::new(
+            &format!("p-{number}"),
+            stage.scene.node.name(),
+            &["obedient", "143", "0"],
+        );
         let pod = pod.host_network().build();
         stage.pods().create(&PostParams::default(), &pod).await.context("create a pod")?;
     }
@@ -56,8 +59,8 @@ pub async fn lost(kit: &Kit, agent: Option<Install>, pods: u32) -> anyhow::Resul
     let all = |running: &usize| *running == pods as usize;
     let seen = observe_until(RUN_WITHIN_EACH * pods.max(1), running, all).await;
     seen.map_err(|running| anyhow::anyhow!("only {running} of {pods} pods run"))?;
-    stage.node.machine().begin_poweroff().await?;
-    stage.node.machine_mut().off(OFF_WITHIN).await?;
+    stage.scene.node.machine().begin_poweroff().await?;
+    stage.scene.node.machine_mut().off(OFF_WITHIN).await?;
     let left = stage.pods().list(&ListParams::default()).await.context("list the pods")?.items;
     stage.strike().await?;
     let (reported, others): (Vec<_>, Vec<_>) = left.iter().partition(|pod| is_reported(pod));

@@ -44,7 +44,7 @@ impl Outcome {
         let mut rows = Vec::new();
         for (role, _) in ROLES {
             let Some(seen) = stage.last(role) else { continue };
-            let history = stage.watcher.history(&seen.pod);
+            let history = stage.scene.watcher.history(&seen.pod);
             let reported = history.iter().find(|seen| seen.is_terminal() && seen.is_disrupted());
             let reported_at = reported.map(|seen| seen.at);
             rows.push(Row { role, seen, reported_at, job: stage.job(role) });
@@ -58,7 +58,7 @@ impl Outcome {
             node: ready.unwrap_or_else(|| "removed".to_owned()),
             taints,
             off_at: stage.off_at,
-            took: stage.took.clone(),
+            took: stage.scene.took.clone(),
         })
     }
 

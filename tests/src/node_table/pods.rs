@@ -9,9 +9,6 @@ use crate::nodes::{SCRIPT_ANNOTATION, SIMULATED_LABEL};
 use crate::vm::TestPod;
 use crate::vm::kit::CONTAINER_IMAGE;
 
-/// The namespace of all of them.
-pub(super) const NAMESPACE: &str = "default";
-
 /// Every pod by its part in the story, in the order of the table. A Job or DaemonSet has the name
 /// of its one pod.
 pub const ROLES: [(&str, &str); 10] = [

@@ -191,20 +191,20 @@ impl Table {
         let stage = &mut self.stage;
         if let Some(before) = self.before.replace(case) {
             stage.clear().await.with_context(|| format!("after {before}"))?;
-            stage.took.lap("clear");
+            stage.scene.took.lap("clear");
         }
         stage.fill().await.with_context(|| case.to_string())?;
-        stage.took.lap("pods");
+        stage.scene.took.lap("pods");
         let ended = end(stage, case).await.with_context(|| case.to_string())?;
         self.ended = ended;
         stage.off_at = (ended == Ended::Off).then(Timestamp::now);
-        stage.took.lap("end");
+        stage.scene.took.lap("end");
         let waits_for_loss = self.waits_for_lost_node;
         stage.settle(ended, waits_for_loss, SETTLED_WITHIN).await?;
-        stage.took.lap("settled");
+        stage.scene.took.lap("settled");
         let outcome = Outcome::of(stage).await?;
         stage.check_controller()?;
-        stage.took = Stopwatch::default();
+        stage.scene.took = Stopwatch::default();
         Ok(outcome)
     }
 
@@ -219,7 +219,7 @@ impl Table {
         };
         // The table shows it if a Job never finishes.
         let _ = observe_until(SETTLED_WITHIN, finished, |finished| *finished).await;
-        stage.took.lap("without its node");
+        stage.scene.took.lap("without its node");
         let outcome = Outcome::of(stage).await?;
         stage.check_controller()?;
         Ok(outcome)
@@ -232,7 +232,7 @@ impl Table {
 
     /// The directory of the logs of control plane and node.
     pub fn dir(&self) -> &Path {
-        self.stage.control_plane.dir()
+        self.stage.scene.control_plane.dir()
     }
 
     /// Stops everything.
@@ -255,58 +255,66 @@ pub(super) enum Ended {
 async fn end(stage: &mut Stage, case: Case) -> anyhow::Result<Ended> {
     match case.scenario {
         Scenario::Poweroff => {
-            stage.node.machine().begin_poweroff().await?;
-            stage.node.machine_mut().off(OFF_WITHIN).await?;
+            stage.scene.node.machine().begin_poweroff().await?;
+            stage.scene.node.machine_mut().off(OFF_WITHIN).await?;
             Ok(Ended::Off)
         }
         Scenario::KubeletStopped => {
             stage.hold_shutdown().await?;
-            stage.node.machine().begin_poweroff().await?;
+            stage.scene.node.machine().begin_poweroff().await?;
             stage.in_the_middle(case).await?;
-            stage.node.run("systemctl stop kubelet; systemctl stop --no-block holder").await?;
-            stage.node.machine_mut().off(OFF_WITHIN).await?;
+            stage
+                .scene
+                .node
+                .run("systemctl stop kubelet; systemctl stop --no-block holder")
+                .await?;
+            stage.scene.node.machine_mut().off(OFF_WITHIN).await?;
             Ok(Ended::Off)
         }
         Scenario::Reboot => {
-            let before = stage.node.machine().boot_id().await?;
-            stage.node.machine().begin_reboot().await?;
+            let before = stage.scene.node.machine().boot_id().await?;
+            stage.scene.node.machine().begin_reboot().await?;
             stage.again(&before).await
         }
         Scenario::AgentKilled => {
-            let before = stage.node.machine().boot_id().await?;
-            stage.node.machine().begin_reboot().await?;
+            let before = stage.scene.node.machine().boot_id().await?;
+            stage.scene.node.machine().begin_reboot().await?;
             stage.in_the_middle(case).await?;
-            stage.node.run("pkill -KILL -x epilogue-agent || true").await?;
+            stage.scene.node.run("pkill -KILL -x epilogue-agent || true").await?;
             stage.again(&before).await
         }
         Scenario::PowerCut | Scenario::PowerCutDuring => {
-            let before = stage.node.machine().boot_id().await?;
+            let before = stage.scene.node.machine().boot_id().await?;
             if case.scenario == Scenario::PowerCut {
                 tokio::time::sleep(RUN_BEFORE_CUT).await;
             }
             if case.scenario == Scenario::PowerCutDuring {
                 stage.hold_shutdown().await?;
-                stage.node.machine().begin_reboot().await?;
+                stage.scene.node.machine().begin_reboot().await?;
                 stage.in_the_middle(case).await?;
             }
-            stage.node.machine().reset().await?;
+            stage.scene.node.machine().reset().await?;
             stage.again(&before).await
         }
         Scenario::Forgotten => {
             stage.hold_shutdown().await?;
-            stage.node.machine().begin_poweroff().await?;
+            stage.scene.node.machine().begin_poweroff().await?;
             stage.in_the_middle(case).await?;
-            stage.node.run("systemctl restart systemd-logind && systemctl stop holder").await?;
+            stage
+                .scene
+                .node
+                .run("systemctl restart systemd-logind && systemctl stop holder")
+                .await?;
             Ok(Ended::Stayed)
         }
         Scenario::Refused => {
             stage.hold_shutdown().await?;
-            stage.node.machine().begin_poweroff().await?;
+            stage.scene.node.machine().begin_poweroff().await?;
             stage.in_the_middle(case).await?;
             let mask = "systemctl mask --runtime --quiet poweroff.target";
-            stage.node.run(&format!("{mask} && systemctl stop holder")).await?;
+            stage.scene.node.run(&format!("{mask} && systemctl stop holder")).await?;
             stage.no_longer_preparing(WITHIN).await?;
-            stage.node.run("systemctl unmask --runtime --quiet poweroff.target").await?;
+            stage.scene.node.run("systemctl unmask --runtime --quiet poweroff.target").await?;
             Ok(Ended::Stayed)
         }
     }
@@ -321,9 +329,9 @@ impl Stage {
              systemctl kill --signal=HUP systemd-logind && \
              systemd-run --quiet --unit=holder systemd-inhibit --what=shutdown --mode=delay \
              --who=holder --why=test sleep infinity";
-        self.node.run(hold).await?;
+        self.scene.node.run(hold).await?;
         let observe = async || {
-            let list = self.node.run(
+            let list = self.scene.node.run(
                 "systemd-inhibit --list --no-legend; busctl get-property \
                 org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager \
                 InhibitDelayMaxUSec",
@@ -338,7 +346,7 @@ impl Stage {
     /// Waits until the shutdown is announced, and until the agent has marked its first pod.
     async fn in_the_middle(&self, case: Case) -> anyhow::Result<()> {
         if case.agent.is_some() {
-            let marked = async || self.watcher.last().iter().any(Seen::is_disrupted);
+            let marked = async || self.scene.watcher.last().iter().any(Seen::is_disrupted);
             let seen = observe_until(WITHIN, marked, |marked| *marked).await;
             return seen.map(drop).map_err(|_| anyhow::anyhow!("no pod was marked"));
         }
@@ -356,7 +364,7 @@ impl Stage {
     async fn preparing(&self) -> String {
         let ask = "busctl get-property org.freedesktop.login1 /org/freedesktop/login1 \
                    org.freedesktop.login1.Manager PreparingForShutdown";
-        match self.node.run(ask).await {
+        match self.scene.node.run(ask).await {
             Ok(said) => said,
             Err(error) => error.to_string(),
         }
@@ -364,8 +372,8 @@ impl Stage {
 
     /// Waits for the end of a reboot.
     async fn again(&mut self, before: &str) -> anyhow::Result<Ended> {
-        self.node.machine_mut().rebooted(before, OFF_WITHIN).await?;
-        let boot_id = self.node.machine().boot_id().await?;
+        self.scene.node.machine_mut().rebooted(before, OFF_WITHIN).await?;
+        let boot_id = self.scene.node.machine().boot_id().await?;
         let observe = async || match self.node_object().await {
             Ok(node) => {
                 let info = node.and_then(|node| node.status?.node_info);
@@ -375,7 +383,7 @@ impl Stage {
         };
         let seen = observe_costly_until(WITHIN, observe, |seen| *seen == boot_id).await;
         seen.map_err(|last| anyhow::anyhow!("the API has boot id {last}, not {boot_id}"))?;
-        self.node.ready(WITHIN).await?;
+        self.scene.node.ready(WITHIN).await?;
         Ok(Ended::Again)
     }
 

@@ -1,6 +1,6 @@
-//! Sets up one case's machine: a control plane of its own, the node, the agent and our controller
-//! if the case has them, and the pods. It follows the first pod of each role to its end, and each
-//! Job with all of its pods. A simulated node takes what the real one lost.
+//! Sets up one case's scene: the node, the agent and our controller if the case has them, and the
+//! pods. It follows the first pod of each role to its end, and each Job with all of its pods. A
+//! simulated node takes what the real one lost.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 
 use super::ledger::{JobRow, Ledger};
-use super::pods::{self, NAMESPACE, NEVER_RUN, ROLES};
+use super::pods::{self, NEVER_RUN, ROLES};
 use super::scenario::JobController;
 use crate::control_plane::flags::ALL_CONTROLLERS;
 use crate::controller::{Controller, Setup};
 use crate::nodes::{self, Bind, SimulatedNodes};
-use crate::stopwatch::Stopwatch;
 use crate::vm::agent::{self, Install};
-use crate::vm::{Boot, Kit, KubeletConfig, Node, Seen, Watcher};
-use crate::{ControlPlane, Options, observe_costly_until, observe_until};
+use crate::vm::scene::NAMESPACE;
+use crate::vm::{Kit, KubeletConfig, Scene, Seen, Setting};
+use crate::{Options, observe_costly_until, observe_until};
 
 /// Five times what an emulated machine takes for a dozen pods.
 const RUNNING_WITHIN: Duration = Duration::from_mins(6);
@@ -35,9 +35,7 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// A node with its pods.
 pub(super) struct Stage {
-    pub(super) control_plane: ControlPlane,
-    pub(super) node: Node,
-    pub(super) watcher: Watcher,
+    pub(super) scene: Scene,
     /// What the Jobs and their pods did since the beginning of the story.
     ledger: Ledger,
     /// Who runs the Jobs.
@@ -47,11 +45,8 @@ pub(super) struct Stage {
     elsewhere: Option<SimulatedNodes>,
     /// When the machine was off for good.
     pub(super) off_at: Option<Timestamp>,
-    pub(super) client: kube::Client,
     /// The running pod of each role at the beginning of the story.
     pub(super) originals: BTreeMap<&'static str, String>,
-    /// How long each part took since the last reading.
-    pub(super) took: Stopwatch,
     has_agent: bool,
 }
 
@@ -63,49 +58,32 @@ impl Stage {
         install: Option<(Install, &[&str])>,
         jobs_by: JobController,
     ) -> anyhow::Result<Self> {
-        let mut took = Stopwatch::default();
         let options = Options::unique("table")
             .controller_manager(ALL_CONTROLLERS)
             .controller_manager_flag("--node-monitor-grace-period=20s")
             .scheduler();
-        let control_plane = ControlPlane::start(options).await?;
-        took.lap("control plane");
-        let client = control_plane.admin_client().await?;
-        let cluster = control_plane.cluster();
-        let dir = control_plane.dir();
-        if let Some((install, _)) = install {
-            agent::prepare(install, kit, dir, NODE).await?;
-            took.lap("agent's build");
-        }
-        let node = Node::start(kit, cluster, dir, NODE, Boot::Snapshot, kubelet).await?;
-        eprintln!("its files: {}", node.machine().dir().display());
-        took.lap("node");
-        if let Some((install, flags)) = install {
-            agent::install(install, &node, cluster, flags).await?;
-            took.lap("agent");
-        }
+        let agent = install
+            .map(|(install, flags)| (install, flags.iter().map(ToString::to_string).collect()));
+        let setting = Setting { options, node: NODE, kubelet, agent, commands: Vec::new() };
+        let scene = Scene::set(kit, setting).await?;
         let controller = match jobs_by {
             JobController::Upstream => None,
             JobController::Ours => {
-                let setup = Setup::debug(&dir.join("controller")).argument("--check-plans");
+                let setup = Setup::debug(&scene.control_plane.dir().join("controller"))
+                    .argument("--check-plans");
                 // Only matters once the node is removed.
                 let setup = setup.argument("--pod-gc-quarantine=1s");
-                Some(Controller::start(cluster, &setup).await?)
+                Some(Controller::start(scene.control_plane.cluster(), &setup).await?)
             }
         };
-        let watcher = Watcher::start(client.clone(), NAMESPACE, node.machine().dir()).await?;
         Ok(Self {
-            ledger: ledger(&client),
-            control_plane,
-            node,
-            watcher,
+            ledger: ledger(&scene),
+            scene,
             jobs_by,
             controller,
             elsewhere: None,
             off_at: None,
-            client,
             originals: BTreeMap::new(),
-            took,
             has_agent: install.is_some(),
         })
     }
@@ -114,9 +92,8 @@ impl Stage {
     /// simulated node.
     pub(super) async fn fill(&mut self) -> anyhow::Result<()> {
         let create = PostParams::default();
-        let jobs: Api<Job> = Api::namespaced(self.client.clone(), NAMESPACE);
-        let sets: Api<DaemonSet> = Api::namespaced(self.client.clone(), NAMESPACE);
-        for pod in pods::bare(self.node.name()) {
+        let (jobs, sets) = (self.jobs(), self.scene.api::<DaemonSet>());
+        for pod in pods::bare(self.scene.node.name()) {
             self.pods().create(&create, &pod.build()).await.context("create a pod")?;
         }
         for job in pods::jobs(self.jobs_by) {
@@ -136,7 +113,7 @@ impl Stage {
             heartbeat: Some(HEARTBEAT),
             ..nodes::Options::default()
         };
-        self.elsewhere = Some(SimulatedNodes::start(self.client.clone(), options).await?);
+        self.elsewhere = Some(SimulatedNodes::start(self.scene.client.clone(), options).await?);
         Ok(())
     }
 
@@ -144,7 +121,7 @@ impl Stage {
     /// the agent is ready again. Remaining containers end during the next story's start.
     pub(super) async fn clear(&mut self) -> anyhow::Result<()> {
         let (all, now) = (ListParams::default(), DeleteParams::background().grace_period(0));
-        let sets: Api<DaemonSet> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let sets = self.scene.api::<DaemonSet>();
         sets.delete_collection(&now, &all).await.context("delete the DaemonSet")?;
         self.jobs().delete_collection(&now, &all).await.context("delete the Jobs")?;
         self.pods().delete_collection(&now, &all).await.context("delete the pods")?;
@@ -159,29 +136,28 @@ impl Stage {
             elsewhere.stop().await?;
         }
         if self.has_agent {
-            agent::ready(&self.node).await?;
+            agent::ready(&self.scene.node).await?;
         }
         self.originals.clear();
-        let dir = self.node.machine().dir();
-        self.watcher = Watcher::start(self.client.clone(), NAMESPACE, dir).await?;
-        self.ledger = ledger(&self.client);
+        self.scene.watch_anew().await?;
+        self.ledger = ledger(&self.scene);
         Ok(())
     }
 
     /// The API of the roles' pods.
     pub(super) fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+        self.scene.api()
     }
 
     /// The API of the roles' Jobs.
     pub(super) fn jobs(&self) -> Api<Job> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+        self.scene.api()
     }
 
     /// The last state of the role's first pod, or of any of its pods before that is known.
     pub(super) fn last(&self, role: &str) -> Option<Seen> {
         let original = self.originals.get(role);
-        self.watcher.last().into_iter().find(|seen| match original {
+        self.scene.watcher.last().into_iter().find(|seen| match original {
             Some(name) => seen.pod == *name,
             None => is_of(role, &seen.pod),
         })
@@ -205,20 +181,20 @@ impl Stage {
 
     /// The node, as the API has it now; `None` if it is removed.
     pub(super) async fn node_object(&self) -> anyhow::Result<Option<v1::Node>> {
-        let nodes: Api<v1::Node> = Api::all(self.client.clone());
-        nodes.get_opt(self.node.name()).await.context("read the node")
+        let nodes: Api<v1::Node> = Api::all(self.scene.client.clone());
+        nodes.get_opt(self.scene.node.name()).await.context("read the node")
     }
 
     /// Removes the node from the API, as a user or an autoscaler does with a machine that is gone.
     pub(super) async fn remove_node(&self) -> anyhow::Result<()> {
-        let nodes: Api<v1::Node> = Api::all(self.client.clone());
-        let removed = nodes.delete(self.node.name(), &DeleteParams::default()).await;
+        let nodes: Api<v1::Node> = Api::all(self.scene.client.clone());
+        let removed = nodes.delete(self.scene.node.name(), &DeleteParams::default()).await;
         removed.map(drop).context("remove the node")
     }
 
     /// What a Job did so far.
     pub(super) fn job(&self, job: &str) -> Option<JobRow> {
-        self.ledger.row(job, self.node.name())
+        self.ledger.row(job, self.scene.node.name())
     }
 
     /// Fails if our controller has ended, was refused a right, or made a plan that does not hold.
@@ -232,24 +208,20 @@ impl Stage {
 
     /// Stops everything.
     pub(super) async fn strike(self) -> anyhow::Result<()> {
-        let Self { control_plane, node, watcher, ledger, controller, elsewhere, .. } = self;
-        drop((watcher, ledger));
+        let Self { scene, ledger, controller, elsewhere, .. } = self;
+        drop(ledger);
         if let Some(elsewhere) = elsewhere {
             elsewhere.stop().await?;
         }
         if let Some(controller) = controller {
             controller.stop().await;
         }
-        // Its processes go with it; the API that knew it goes next.
-        drop(node);
-        control_plane.stop().await?;
-        Ok(())
+        scene.strike().await
     }
 }
 
-fn ledger(client: &kube::Client) -> Ledger {
-    let jobs = Api::namespaced(client.clone(), NAMESPACE);
-    Ledger::of(jobs, Api::namespaced(client.clone(), NAMESPACE))
+fn ledger(scene: &Scene) -> Ledger {
+    Ledger::of(scene.api(), scene.api())
 }
 
 fn is_of(role: &str, pod: &str) -> bool {

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams};
 
 use super::error::VmError;
 use super::kit::Kit;
@@ -114,30 +113,6 @@ impl Node {
             last,
             dir: self.machine.dir().to_owned(),
         })
-    }
-
-    /// Cuts its power and removes it and its pods from the API.
-    pub async fn remove(mut self) -> Result<(), VmError> {
-        self.machine.cut().await;
-        let client = self.cluster.admin_client().await?;
-        let of_this_node = ListParams::default().fields(&format!("spec.nodeName={}", self.name));
-        let everywhere: Api<v1::Pod> = Api::all(client.clone());
-        let pods = everywhere.list(&of_this_node).await;
-        for pod in pods.map_err(LabError::api("list the node's pods"))? {
-            let (Some(name), Some(namespace)) = (pod.metadata.name, pod.metadata.namespace) else {
-                continue;
-            };
-            let pods: Api<v1::Pod> = Api::namespaced(client.clone(), &namespace);
-            // A pod that is already gone is fine.
-            let _ = pods.delete(&name, &DeleteParams::default().grace_period(0)).await;
-        }
-        let nodes: Api<v1::Node> = Api::all(client);
-        nodes
-            .delete(&self.name, &DeleteParams::default())
-            .await
-            .map(drop)
-            .map_err(LabError::api("delete the node"))?;
-        Ok(())
     }
 }
 

@@ -50,6 +50,7 @@ fn watchful() -> KubeletConfig {
 fn node_is_ready_and_runs_what_a_real_one_does() {
     play(Leaves::Pods, async |world| {
         let said = world
+            .scene
             .node
             .run(
                 "systemctl is-system-running; stat -f -c %T /sys/fs/cgroup; \

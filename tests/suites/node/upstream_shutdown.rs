@@ -36,12 +36,12 @@ async fn run_kinds(world: &World, after: &str) {
     world.run(others).await;
     world.create(done).await;
     let succeeded = |history: &[Seen]| history.last().is_some_and(|last| last.phase == "Succeeded");
-    world.watcher.until(&format!("done{after}"), "succeeds", WITHIN, succeeded).await;
+    world.scene.watcher.until(&format!("done{after}"), "succeeds", WITHIN, succeeded).await;
 }
 
 /// The last state of every pod, by name, and one line each for the table in the README.
 fn outcome(world: &World, title: &str) -> BTreeMap<String, Seen> {
-    let last = world.watcher.last();
+    let last = world.scene.watcher.last();
     for seen in &last {
         println!("OUTCOME {title}: {seen:?}");
     }
@@ -55,27 +55,27 @@ async fn settle(world: &World) {
         let name = pod.metadata.name.expect("a name");
         let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
         let seen = |history: &[Seen]| history.last().is_some_and(|last| last.phase == phase);
-        world.watcher.until(&name, "the watch has caught up", WITHIN, seen).await;
+        world.scene.watcher.until(&name, "the watch has caught up", WITHIN, seen).await;
     }
 }
 
 async fn node_becomes(world: &World, what: &str, holds: impl Fn(&String) -> bool) -> String {
-    let nodes: Api<Node> = Api::all(world.client.clone());
-    let observe = async || ready_condition(&nodes.get(world.node.name()).await.expect("get"));
+    let nodes: Api<Node> = Api::all(world.scene.client.clone());
+    let observe = async || ready_condition(&nodes.get(world.scene.node.name()).await.expect("get"));
     lab::eventually(what, WITHIN, observe, holds).await
 }
 
 /// Reboots the machine, and waits until it is back. Returns its boot id.
 async fn reboot(world: &mut World) -> String {
-    let before = world.node.machine().boot_id().await.expect("boot id");
-    world.node.machine().begin_reboot().await.expect("reboot");
-    world.node.machine_mut().rebooted(&before, OFF_WITHIN).await.expect("reboot");
-    world.node.machine().boot_id().await.expect("boot id")
+    let before = world.scene.node.machine().boot_id().await.expect("boot id");
+    world.scene.node.machine().begin_reboot().await.expect("reboot");
+    world.scene.node.machine_mut().rebooted(&before, OFF_WITHIN).await.expect("reboot");
+    world.scene.node.machine().boot_id().await.expect("boot id")
 }
 
 async fn power_off(world: &mut World) {
-    world.node.machine().begin_poweroff().await.expect("poweroff");
-    world.node.machine_mut().off(OFF_WITHIN).await.expect("off");
+    world.scene.node.machine().begin_poweroff().await.expect("poweroff");
+    world.scene.node.machine_mut().off(OFF_WITHIN).await.expect("off");
 }
 
 /// Plays on the machine of all stories with this kubelet configuration.
@@ -93,7 +93,7 @@ fn play(
             None => World::with_controllers("shutdown", kubelet()).await,
         };
         story(&mut world).await;
-        if world.node.machine().is_off() {
+        if world.scene.node.machine().is_off() {
             world.end().await;
         } else {
             *stage = Some(world);
@@ -161,9 +161,9 @@ async fn reboot_without_graceful_shutdown(world: &mut World) {
     let again = |history: &[Seen]| {
         history.last().is_some_and(|last| last.container == "running" && last.restarts > 0)
     };
-    let never = world.watcher.until("never", "ends", WITHIN, ended).await;
+    let never = world.scene.watcher.until("never", "ends", WITHIN, ended).await;
     for pod in ["onfailure", "always"] {
-        world.watcher.until(pod, "runs again", WITHIN, again).await;
+        world.scene.watcher.until(pod, "runs again", WITHIN, again).await;
     }
     outcome(world, "reboot, graceful off");
     let last = &never[never.len() - 1];
@@ -186,18 +186,18 @@ async fn poweroff_without_graceful_shutdown(world: &mut World) {
 async fn reboot_with_graceful_shutdown(world: &mut World) {
     run_kinds(world, "").await;
     let boot_id = reboot(world).await;
-    let nodes: Api<Node> = Api::all(world.client.clone());
+    let nodes: Api<Node> = Api::all(world.scene.client.clone());
     let seen_boot_id = async || {
-        let node = nodes.get(world.node.name()).await.expect("get");
+        let node = nodes.get(world.scene.node.name()).await.expect("get");
         let info = node.status.and_then(|status| status.node_info);
         info.map(|info| info.boot_id).unwrap_or_default()
     };
     lab::eventually("the API has the boot id", WITHIN, seen_boot_id, |id| *id == boot_id).await;
-    world.node.ready(WITHIN).await.expect("ready");
+    world.scene.node.ready(WITHIN).await.expect("ready");
     // The kubelet kills it at the end of its group's period and goes on with the next group at once.
     // On a slow machine its status comes after the reboot, and then without the condition.
     let ended = |history: &[Seen]| history.last().is_some_and(Seen::is_terminal);
-    world.watcher.until("stubborn", "ends", WITHIN, ended).await;
+    world.scene.watcher.until("stubborn", "ends", WITHIN, ended).await;
     let pods = outcome(world, "reboot, graceful 0:40 1e6:5 2e9:30");
     for name in ["dies", "leaves"] {
         assert!(pods[name].is_terminal() && pods[name].is_disrupted(), "{pods:#?}");

@@ -1,28 +1,23 @@
-//! Sets up the tests of upstream's behaviour: the kit, a control plane, a node, and a namespace
-//! with a view of its pods.
+//! Sets up the tests of upstream's behaviour: a scene without an agent, and its pods.
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use lab::Options;
 use lab::control_plane::flags::{ALL_CONTROLLERS, QUIET_CONTROLLERS};
 use lab::paths::LabDir;
-use lab::vm::{Boot, Kit, KubeletConfig, Node, Seen, TestPod, Watcher};
-use lab::{ControlPlane, Namespace, Options};
+use lab::vm::{Kit, KubeletConfig, Scene, Seen, Setting, TestPod};
 use serde_json::{Value, json};
 
 /// Five times what an emulated machine takes for a dozen pods.
 pub(crate) const RUNNING_WITHIN: Duration = Duration::from_mins(6);
 
-/// A node, a namespace and a view of its pods.
+/// A scene and its pods.
 pub(crate) struct World {
-    pub(crate) node: Node,
-    pub(crate) watcher: Watcher,
+    pub(crate) scene: Scene,
     pub(crate) pods: Api<Pod>,
-    pub(crate) client: kube::Client,
-    namespace: Namespace,
-    control_plane: ControlPlane,
 }
 
 pub(crate) async fn kit() -> Kit {
@@ -45,24 +40,14 @@ impl World {
     }
 
     async fn on(options: Options, name: &str, kubelet: KubeletConfig) -> Self {
-        let kit = kit().await;
-        let control_plane = ControlPlane::start(options).await.expect("a control plane");
-        let (cluster, dir) = (control_plane.cluster(), control_plane.dir());
-        let namespace = Namespace::create(cluster).await.expect("namespace");
-        let client = cluster.admin_client().await.expect("client");
-        eprintln!("files of this test: {}", dir.join("nodes").join(name).display());
-        let node = Node::start(&kit, cluster, dir, name, Boot::Snapshot, &kubelet)
-            .await
-            .unwrap_or_else(|error| panic!("{error}: {error:?}"));
-        let watcher = Watcher::start(client.clone(), namespace.name(), node.machine().dir())
-            .await
-            .expect("watch");
-        let pods = Api::namespaced(client.clone(), namespace.name());
-        Self { node, watcher, pods, client, namespace, control_plane }
+        let (kit, kubelet) = (kit().await, &kubelet);
+        let setting = Setting { options, node: name, kubelet, agent: None, commands: Vec::new() };
+        let scene = Scene::set(&kit, setting).await.unwrap_or_else(|error| panic!("{error:?}"));
+        Self { pods: scene.api(), scene }
     }
 
     pub(crate) fn pod(&self, name: &str, command: &[&str]) -> TestPod {
-        TestPod::new(name, self.node.name(), command)
+        TestPod::new(name, self.scene.node.name(), command)
     }
 
     pub(crate) async fn create(&self, pod: &TestPod) {
@@ -81,7 +66,7 @@ impl World {
                     .last()
                     .is_some_and(|last| last.container == "running" && last.phase == "Running")
             };
-            self.watcher.until(&name, "runs", RUNNING_WITHIN, runs).await;
+            self.scene.watcher.until(&name, "runs", RUNNING_WITHIN, runs).await;
         }
     }
 
@@ -113,11 +98,7 @@ impl World {
 
     /// Stops everything in order. A test that panics leaves it to the drops.
     pub(crate) async fn end(self) {
-        let Self { node, watcher, namespace, control_plane, .. } = self;
-        node.remove().await.expect("remove the node");
-        drop(watcher);
-        namespace.finish().await.expect("finish");
-        control_plane.stop().await.expect("stop");
+        self.scene.strike().await.expect("the scene ends");
     }
 }
 

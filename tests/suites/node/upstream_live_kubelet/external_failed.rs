@@ -83,7 +83,7 @@ async fn failed_under_a_live_kubelet(world: &World) {
         a_changed_annotation_ends_it_behind_failed(world, &format!("noted-{policy}")).await;
         quiet_pod_is_reverted_or_ends_behind_failed(world, &format!("quiet-{policy}")).await;
     }
-    let gated = world.watcher.until("gated-never", "ends", DECIDED_WITHIN, ended).await;
+    let gated = world.scene.watcher.until("gated-never", "ends", DECIDED_WITHIN, ended).await;
     println!("OUTCOME gated: Failed {} s before the container's end", lead(&gated));
     assert!(lead(&gated) >= 2, "{gated:#?}");
     // Ready is False already, so the change that would trigger the kubelet at once is missing.
@@ -91,7 +91,7 @@ async fn failed_under_a_live_kubelet(world: &World) {
 }
 
 async fn a_changed_annotation_ends_it_behind_failed(world: &World, pod: &str) {
-    let history = world.watcher.until(pod, "ends", DECIDED_WITHIN, ended).await;
+    let history = world.scene.watcher.until(pod, "ends", DECIDED_WITHIN, ended).await;
     let last = history.last().expect("a state");
     println!(
         "OUTCOME {pod}: reverted={} Failed {} s before the end; {last:?}",
@@ -104,7 +104,7 @@ async fn a_changed_annotation_ends_it_behind_failed(world: &World, pod: &str) {
 
 async fn quiet_pod_is_reverted_or_ends_behind_failed(world: &World, pod: &str) {
     let either = |history: &[Seen]| ended(history) || reverted(history);
-    let history = world.watcher.until(pod, "decided", DECIDED_WITHIN, either).await;
+    let history = world.scene.watcher.until(pod, "decided", DECIDED_WITHIN, either).await;
     let last = history.last().expect("a state");
     let first = history.iter().find(|seen| seen.is_terminal()).expect("Failed was seen");
     println!(
@@ -129,17 +129,17 @@ fn failed_written_while_the_kubelet_is_down_is_adopted() {
 async fn failed_while_the_kubelet_is_down(world: &World) {
     let pods = POLICIES.map(|policy| stubborn(world, "down", policy));
     world.run(&pods).await;
-    world.node.run("systemctl stop kubelet").await.expect("stop the kubelet");
+    world.scene.node.run("systemctl stop kubelet").await.expect("stop the kubelet");
     for policy in POLICIES.map(str::to_lowercase) {
         world.patch_status(&format!("down-{policy}"), &failed()).await;
     }
-    let running = world.node.run("ctr -n k8s.io tasks list -q | wc -l").await.expect("list");
+    let running = world.scene.node.run("ctr -n k8s.io tasks list -q | wc -l").await.expect("list");
     assert_eq!(running.trim(), "6", "three sandboxes and three containers run on");
-    let start = world.node.start_kubelet_with(&super::watchful()).await;
+    let start = world.scene.node.start_kubelet_with(&super::watchful()).await;
     start.expect("start the kubelet");
     for policy in POLICIES.map(str::to_lowercase) {
         let pod = format!("down-{policy}");
-        let history = world.watcher.until(&pod, "ends", DECIDED_WITHIN, ended).await;
+        let history = world.scene.watcher.until(&pod, "ends", DECIDED_WITHIN, ended).await;
         let last = history.last().expect("a state");
         println!("OUTCOME {pod}: reverted={} {last:?}", reverted(&history));
         assert!(!reverted(&history) && last.is_disrupted(), "{history:#?}");

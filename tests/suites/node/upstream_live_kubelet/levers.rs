@@ -26,8 +26,8 @@ fn condition_once_seen_comes_back_at_the_end_though_cleared() {
 }
 
 async fn condition_once_seen(world: &World) {
-    world.node.run("systemctl stop kubelet").await.expect("stop the kubelet");
-    let start = world.node.start_kubelet_with(&super::watchful()).await;
+    world.scene.node.run("systemctl stop kubelet").await.expect("stop the kubelet");
+    let start = world.scene.node.start_kubelet_with(&super::watchful()).await;
     start.expect("start the kubelet");
     let pods = ["seen", "unmarked"]
         .map(|name| world.pod(name, &["obedient", "3", "0"]).grace_seconds(5).host_network());
@@ -38,11 +38,11 @@ async fn condition_once_seen(world: &World) {
     let cleared = |history: &[Seen]| {
         history.last().is_some_and(|last| last.disruption.is_some() && !last.is_disrupted())
     };
-    world.watcher.until("seen", "cleared", WITHIN, cleared).await;
+    world.scene.watcher.until("seen", "cleared", WITHIN, cleared).await;
     // Through the runtime, not the API: the kubelet finds a container that ended.
-    world.node.run("pkill -TERM -f '[c]ontainer obedient'").await.expect("kill");
-    let seen = world.watcher.until("seen", "ends", WITHIN, terminal).await;
-    let unmarked = world.watcher.until("unmarked", "ends", WITHIN, terminal).await;
+    world.scene.node.run("pkill -TERM -f '[c]ontainer obedient'").await.expect("kill");
+    let seen = world.scene.watcher.until("seen", "ends", WITHIN, terminal).await;
+    let unmarked = world.scene.watcher.until("unmarked", "ends", WITHIN, terminal).await;
     let (last, other) = (&seen[seen.len() - 1], &unmarked[unmarked.len() - 1]);
     println!("OUTCOME sticky: {last:?}\nOUTCOME control: {other:?}");
     assert!(last.phase == "Failed" && other.phase == "Failed", "{seen:#?} {unmarked:#?}");
@@ -54,7 +54,7 @@ async fn condition_once_seen(world: &World) {
 async fn synced_twice(world: &World, pod: &str) {
     let count = format!("journalctl -u kubelet -o cat | grep -c 'SyncPod enter.*/{pod}' || true");
     let looks = async || -> u32 {
-        let said = world.node.run(&count).await.expect("the kubelet's journal");
+        let said = world.scene.node.run(&count).await.expect("the kubelet's journal");
         said.trim().parse().expect("a number")
     };
     let before = looks().await;
@@ -82,7 +82,7 @@ async fn deadline(world: &World) {
         world.patch(pod, &json!({"spec": {"activeDeadlineSeconds": 1}})).await;
     }
     for (pod, _, _) in cases {
-        let history = world.watcher.until(pod, "ends", WITHIN, terminal).await;
+        let history = world.scene.watcher.until(pod, "ends", WITHIN, terminal).await;
         let failed = &history[history.len() - 1];
         let end = failed.finished_at.expect("the terminal status must tell the container's end");
         println!("OUTCOME {pod}: {failed:?}, container ended {end}");
@@ -103,7 +103,7 @@ fn pod_deleted_during_a_pull_stays_pending_until_the_pull_ends() {
 async fn hanging_pull(world: &World) {
     let registry = "systemd-run --quiet --unit=registry /opt/tools/container registry \
                     127.0.0.1:5000 /run/open";
-    world.node.run(registry).await.expect("start the registry");
+    world.scene.node.run(registry).await.expect("start the registry");
     for name in ["deleted", "written"] {
         let pod = world
             .pod(name, &["obedient", "0", "1"])
@@ -119,7 +119,7 @@ async fn hanging_pull(world: &World) {
         lab::eventually(
             &what,
             WITHIN,
-            async || world.node.run(&asked).await.expect("journal").trim().to_owned(),
+            async || world.scene.node.run(&asked).await.expect("journal").trim().to_owned(),
             |count| count != "0",
         )
         .await;
@@ -130,17 +130,17 @@ async fn hanging_pull(world: &World) {
         history.iter().skip_while(|seen| !seen.is_terminal()).any(|seen| !seen.is_terminal())
     };
     // A Job's controller may have acted on it meanwhile.
-    let written = world.watcher.until("written", "reverted", WITHIN, reverted).await;
+    let written = world.scene.watcher.until("written", "reverted", WITHIN, reverted).await;
     let first = written.iter().find(|seen| seen.is_terminal()).expect("Failed was seen");
     let last = &written[written.len() - 1];
     println!("OUTCOME Failed during the pull: back after {:.1} s: {last:?}", since(first, last));
     assert!(last.phase == "Pending" && last.is_disrupted(), "{written:#?}");
-    let deleted = world.watcher.history("deleted");
+    let deleted = world.scene.watcher.history("deleted");
     assert!(!deleted.iter().any(Seen::is_terminal), "grace and more went by: {deleted:#?}");
 
-    world.node.run("touch /run/open").await.expect("open the registry");
+    world.scene.node.run("touch /run/open").await.expect("open the registry");
     for name in ["deleted", "written"] {
-        let history = world.watcher.until(name, "ends", WITHIN, terminal).await;
+        let history = world.scene.watcher.until(name, "ends", WITHIN, terminal).await;
         let started = history.iter().any(|seen| seen.container == "running")
             || history.iter().any(|seen| seen.container.starts_with("terminated"));
         assert!(started, "{history:#?}");
@@ -152,6 +152,6 @@ async fn hanging_pull(world: &World) {
             )
             .await;
         let gone = |history: &[Seen]| history.last().is_some_and(|last| last.gone);
-        world.watcher.until(name, "goes", WITHIN, gone).await;
+        world.scene.watcher.until(name, "goes", WITHIN, gone).await;
     }
 }
