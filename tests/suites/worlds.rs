@@ -42,10 +42,10 @@ use world::{Options, Report, run};
 const SEEDS: u64 = 20;
 /// How often what a test is about must be met in all seeds together.
 const MET_MIN: usize = 5;
-/// Of so many Jobs that a restore took back, the ledger may excuse something of one.
-const EXCUSED_OF: usize = 20;
 /// The same for each kubelet that fails.
 const MET_MIN_OF_FAILING: usize = 3;
+/// Of so many Jobs that a restore took back, the ledger may excuse something of one.
+const EXCUSED_OF: usize = 20;
 /// The verdicts must catch a broken controller within this many seeds.
 const CATCH_WITHIN: u64 = 10;
 
