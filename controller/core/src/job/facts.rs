@@ -117,10 +117,12 @@ impl Indexes {
         let text = job.status.completed_indexes.as_deref().unwrap_or_default();
         let stored = IndexSet::parse(text, job.index_bound());
         let failed = PerIndex::stored(job);
+        // Of a pod that is released, and that a late watch still shows with its finalizer, all is
+        // counted: it may have counted as failed when it terminated.
         let new = census
-            .pods
+            .tracked
             .iter()
-            .filter(|pod| pod.phase == Phase::Succeeded && pod.tracked)
+            .filter(|pod| pod.phase == Phase::Succeeded)
             .filter(|pod| !census.uncounted.failed.contains(&pod.uid))
             .filter_map(|pod| pod.index.filter(|index| job.has_index(*index)))
             .filter(|index| !failed.contains(*index));
