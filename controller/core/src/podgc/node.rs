@@ -158,6 +158,11 @@ impl NodeView {
         self.ready == Some(Tristate::True)
     }
 
+    /// Whether it can run pods and is in no shutdown.
+    pub(crate) fn is_up(&self) -> bool {
+        self.is_ready() && self.shuts_down_since().is_none()
+    }
+
     /// Whether the control plane calls the state of its kubelet unknown, or never heard of it. A
     /// kubelet that is alive terminates its own pods.
     pub fn is_silent(&self) -> bool {

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::case::{Cause, PodWrite, Verdict};
+use super::case::{Cause, PodWrite, Stale, Verdict};
 use super::check::Item;
 use super::evidence::Evidence;
 use super::node::{NodeView, WireNode};
@@ -26,8 +26,8 @@ const ALIVE_FOR: SignedDuration = SignedDuration::from_secs(30);
 pub struct Check {
     item: Item,
     verdicts: u32,
-    /// What to write if the API shows that the pod's node is still silent.
-    unproved: Option<PodWrite>,
+    /// What to write if a live read of the pod's node confirms it.
+    unconfirmed: Option<PodWrite>,
     stage: Stage,
 }
 
@@ -36,7 +36,7 @@ pub struct Check {
 pub enum Call {
     /// Read whether a node exists that no watch shows. ([GC7])
     FindNode(Arc<str>),
-    /// Read a node as it is now: to remove its stale taint, or to see whether it is still silent.
+    /// Read a node as it is now: to remove its stale taint, or to confirm a write to its pod.
     GetNode(Arc<str>),
     /// Patch a node with this merge patch.
     PatchNode(Arc<str>, Value),
@@ -100,7 +100,7 @@ enum Stage {
 impl Check {
     /// Begins the check of an item.
     pub fn new(item: Item) -> Self {
-        Self { item, verdicts: 0, unproved: None, stage: Stage::Decide }
+        Self { item, verdicts: 0, unconfirmed: None, stage: Stage::Decide }
     }
 
     /// How it goes on.
@@ -134,8 +134,8 @@ impl Check {
             }
             Verdict::Do(_) if observes => Next::End(End::Nothing),
             Verdict::Do(write) => match state.node_of(&write.uid) {
-                Some(name) if is_without_proof(&write) => {
-                    self.unproved = Some(write);
+                Some(name) if confirms(&write.cause).is_some() => {
+                    self.unconfirmed = Some(write);
                     Next::Call(Call::GetNode(name))
                 }
                 _ => Next::Call(first_call(write)),
@@ -154,7 +154,7 @@ impl Check {
         match call {
             Call::FindNode(name) => return self.found(state, &name, outcome, now),
             Call::GetNode(name) => {
-                if let Some(write) = self.unproved.take() {
+                if let Some(write) = self.unconfirmed.take() {
                     return self.node_read(state, write, outcome, now);
                 }
                 self.stage = taint_read(name, outcome, now);
@@ -176,8 +176,7 @@ impl Check {
         Vec::new()
     }
 
-    /// Nothing proves that the pod has ended, and the watch may be behind: only a node that is
-    /// silent now lets it fail.
+    /// The watch may be behind: only the node as it is now lets the write happen.
     ///
     /// It is not shown to the state, where older events of the watch would follow a newer node.
     fn node_read(
@@ -188,7 +187,7 @@ impl Check {
         now: Timestamp,
     ) -> Vec<Entry> {
         let end = match outcome {
-            Ok(Answer::Node(node)) if is_silent(&node) => {
+            Ok(Answer::Node(node)) if allows(&write.cause, &node) => {
                 self.stage = Stage::Call(first_call(write));
                 return Vec::new();
             }
@@ -268,12 +267,24 @@ fn first_call(write: PodWrite) -> Call {
     if write.patch.is_some() { Call::PatchPod(write) } else { Call::DeletePod(write) }
 }
 
-fn is_silent(node: &Value) -> bool {
-    WireNode::deserialize(node).is_ok_and(|node| NodeView::read(&node).is_silent())
+/// What a live read of the pod's node must show before a write of this cause, if anything.
+///
+/// Nothing proves the end of a pod that `force-fail-after` fails: its node must be silent. A
+/// condition that is reset would be missing at the end of a pod whose node is in its next shutdown:
+/// the node must be up.
+fn confirms(cause: &Cause) -> Option<fn(&NodeView) -> bool> {
+    match cause {
+        Cause::Ended(Evidence::ForceFail(_)) => Some(NodeView::is_silent),
+        Cause::Cleared(Stale::NotShutDown | Stale::Restarted | Stale::Cancelled) => {
+            Some(NodeView::is_up)
+        }
+        _ => None,
+    }
 }
 
-fn is_without_proof(write: &PodWrite) -> bool {
-    matches!(write.cause, Cause::Ended(Evidence::ForceFail(_)))
+fn allows(cause: &Cause, node: &Value) -> bool {
+    let view = WireNode::deserialize(node).map(|node| NodeView::read(&node));
+    view.is_ok_and(|view| confirms(cause).is_none_or(|shows| shows(&view)))
 }
 
 fn taint_read(name: Arc<str>, outcome: Outcome<Answer>, now: Timestamp) -> Stage {

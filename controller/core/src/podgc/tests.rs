@@ -27,7 +27,7 @@ pub(crate) struct Fixture {
     alarms: BTreeMap<(Timestamp, usize), Item>,
     alarm_count: usize,
     /// Nodes that the API has, whatever the watch shows.
-    live: BTreeMap<String, Value>,
+    pub(super) live: BTreeMap<String, Value>,
     names: HashMap<String, Value>,
     version: u64,
     writes: Vec<String>,

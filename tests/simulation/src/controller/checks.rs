@@ -147,8 +147,10 @@ impl World {
 
     fn as_read(&self, node: &Value) -> Value {
         let mut read = node.clone();
-        if self.sabotage == Some(Sabotage::UntaintEarly) {
-            sabotage::boot_again(&mut read);
+        match self.sabotage {
+            Some(Sabotage::UntaintEarly) => sabotage::boot_again(&mut read),
+            Some(Sabotage::ClearAtOnce) => sabotage::bring_up(&mut read),
+            _ => {}
         }
         read
     }

@@ -67,6 +67,12 @@ impl Sabotage {
     }
 }
 
+/// Makes a node one that is ready, and in no shutdown.
+pub(super) fn bring_up(node: &mut Value) {
+    node["metadata"]["annotations"] = Value::Null;
+    node["status"]["conditions"][0]["status"] = "True".into();
+}
+
 /// Makes a node one that has been ready for long in another boot.
 pub(super) fn boot_again(node: &mut Value) {
     node["status"]["nodeInfo"]["bootID"] = OTHER_BOOT.into();

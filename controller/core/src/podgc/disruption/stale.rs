@@ -39,7 +39,7 @@ pub(super) fn verdict(case: &Case<'_>) -> Verdict {
 /// DIVERGES(upstream): upstream does not reset those.
 fn leftover(case: &Case<'_>, target: &Target) -> Option<(Timestamp, Stale)> {
     let (pod, node) = (case.pod, case.node?);
-    if node.view.shuts_down_since().is_some() || !node.view.is_ready() || is_ending(pod, case.now) {
+    if !node.view.is_up() || is_ending(pod, case.now) {
         return None;
     }
     if runs_again(pod, target) && booted_since(node, target) {

@@ -77,6 +77,19 @@ fn the_kubelet_s_reason_stays_while_it_may_be_true() {
     }
 }
 
+/// The watch of nodes is behind: the API already shows the next shutdown, or the node's silence.
+#[test]
+fn nothing_is_reset_before_a_live_read_shows_that_the_node_is_up() {
+    for now in [shutting_down(100), ready(node("n"), "Unknown", "", 100)] {
+        let mut fixture = Fixture::of_one_node();
+        fixture.pod(&target(pod("a"), "True", KUBELET, 0));
+        fixture.live.insert("n".to_owned(), now.clone());
+        assert!(fixture.pass(3600).is_empty(), "{now}");
+        fixture.live.insert("n".to_owned(), node("n"));
+        assert_eq!(fixture.pass(30), [format!("{RESET} (node did not shut down)")]);
+    }
+}
+
 #[test]
 fn a_node_that_is_back_has_two_minutes_to_report_the_pods_that_did_not_survive() {
     let mut fixture = Fixture::of_one_node();
