@@ -1,11 +1,16 @@
 //! Holds what a Job keeps in its status, its annotations and its pods to the files of all versions:
 //! a Job outlives the controller that began it.
 
+use std::collections::BTreeSet;
+
+use epilogue_common::names::job_option::{ALL, FORCE_FAIL_AFTER};
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::builders::{JobBuilder, PodBuilder, api, job, message, now, pod, sync};
 use crate::checks::fake_api::FakeApi;
-use crate::job::{PodDraft, fail_pending_patch, pod_body};
+use crate::job::{Options, PodDraft, fail_pending_patch, is_ours, pod_body};
+use crate::podgc::namespace::force_fail_after;
 use crate::view::FailureCounts;
 
 const KIND: &str = "epilogue.dev/DisruptionsIgnored";
@@ -112,5 +117,35 @@ fn the_count_of_ignored_failures_of_each_former_version_is_read() {
             assert!(message.starts_with(expected), "{message}");
             assert_eq!(failed, fails, "limit {limit}, {message}: {:?}", effects.conditions);
         }
+    }
+}
+
+/// Users keep their manifests for longer than a version lasts.
+#[test]
+fn the_options_of_each_former_version_are_read() {
+    let files = [include_str!("../../../../../common/golden/user-1.json")];
+    for file in files {
+        let bodies: Value = serde_json::from_str(file).expect("must be JSON");
+        let body = &bodies["job: options"];
+        let set = body["metadata"]["annotations"].as_object().expect("must be annotations");
+        let names: BTreeSet<&str> = set.keys().map(String::as_str).collect();
+        assert_eq!(names, BTreeSet::from(ALL), "an option without its golden value");
+        let job = job().with(|job| {
+            job["metadata"]["annotations"] = body["metadata"]["annotations"].clone();
+            job["spec"]["managedBy"] = body["spec"]["managedBy"].clone();
+        });
+        let job = job.build();
+        let expected = Options {
+            disruption_limit: Some(3),
+            backoff_base: Some(SignedDuration::from_millis(500)),
+            backoff_max: Some(SignedDuration::from_mins(10)),
+            pending_timeout: Some(SignedDuration::from_secs(30)),
+            avoid_failed_nodes: true,
+            problems: Vec::new(),
+        };
+        assert_eq!(Options::of(&job.annotations), expected);
+        let after = force_fail_after(&job.annotations[FORCE_FAIL_AFTER]);
+        assert_eq!(after, Some(SignedDuration::from_mins(90)));
+        assert!(is_ours(&job, false));
     }
 }
