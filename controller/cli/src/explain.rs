@@ -9,6 +9,8 @@ use std::str::FromStr;
 use controller_core::job::{Memory, Settings, SyncInput, Versions};
 use jiff::{SignedDuration, Timestamp};
 
+use rules::warnings::warnings;
+
 use crate::colour::Paint;
 use crate::render;
 use crate::source::{self, Picture};
@@ -93,7 +95,7 @@ pub(crate) async fn run(arguments: Arguments, paint: Paint) -> anyhow::Result<St
 }
 
 fn answer(picture: &Picture, arguments: &Arguments, paint: Paint) -> anyhow::Result<String> {
-    let explanation = rules::explain(&SyncInput {
+    let input = SyncInput {
         job: &picture.job,
         pods: &picture.pods,
         memory: &Memory::default(),
@@ -102,7 +104,10 @@ fn answer(picture: &Picture, arguments: &Arguments, paint: Paint) -> anyhow::Res
         settings: &Settings { manage_all_jobs: arguments.manage_all_jobs, ..Settings::default() },
         // What the next write shows, whenever it comes.
         counts_max: SignedDuration::ZERO,
-    });
+    };
+    let warnings =
+        picture.events.as_deref().map(|events| warnings(events, picture.job.uid.as_str()));
+    let explanation = rules::explain(&input, warnings);
     Ok(match arguments.output {
         Output::Text => render::text(&explanation, paint),
         Output::Json => serde_json::to_string_pretty(&explanation)?,

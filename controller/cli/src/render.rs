@@ -1,5 +1,6 @@
 //! Formats an explanation as text for a terminal.
 
+use crate::explain::rules::warnings::Warning;
 use crate::explain::rules::{Explanation, PodEntry};
 use epilogue_common::finding_code::{FindingCode, docs_line};
 
@@ -19,6 +20,13 @@ pub(crate) fn text(explanation: &Explanation, paint: Paint) -> String {
     let waits =
         explanation.waits_for.iter().map(|wait| wait.text.clone() + &suffix(Some(wait.code)));
     section(&mut lines, paint, "Waits for", waits);
+    let warnings = explanation.warnings.as_ref().map(|warnings| warnings.iter().map(warning));
+    match warnings {
+        Some(warnings) => section(&mut lines, paint, "Warnings", warnings),
+        None => {
+            section(&mut lines, paint, "Warnings", ["events were not read".to_owned()].into_iter())
+        }
+    }
     let limits = explanation
         .limits
         .iter()
@@ -38,6 +46,14 @@ pub(crate) fn text(explanation: &Explanation, paint: Paint) -> String {
         lines.push(docs_line());
     }
     lines.join("\n")
+}
+
+/// A reason, how often and when it was last seen, and the message.
+fn warning(warning: &Warning) -> String {
+    let Warning { reason, count, last, message } = warning;
+    let times = if *count == 1 { String::new() } else { format!("{count} times, ") };
+    let message = message.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
+    format!("{reason} ({times}last at {last}){message}")
 }
 
 /// The code behind a line.
@@ -100,6 +116,7 @@ mod tests {
                 code: FindingCode::ActivePods,
                 text: "2 pods, active".to_owned(),
             }],
+            warnings: Some(Vec::new()),
             limits: Vec::new(),
             pods: Vec::new(),
             next_sync: Vec::new(),
@@ -115,5 +132,19 @@ mod tests {
         let painted = text(&explanation, Paint::Colours);
         assert!(painted.contains("\u{1b}[1mWaits for:\u{1b}[0m\n"), "{painted:?}");
         assert_eq!(anstream::adapter::strip_str(&painted).to_string(), expected);
+    }
+
+    #[test]
+    fn a_warning_says_how_often_and_when() {
+        let last = "2026-11-21T09:00:30Z".parse().expect("must be a time");
+        let mut seen = Warning {
+            reason: "FailedCreate".to_owned(),
+            count: 3,
+            last,
+            message: Some("quota".to_owned()),
+        };
+        assert_eq!(warning(&seen), "FailedCreate (3 times, last at 2026-11-21T09:00:30Z): quota");
+        seen = Warning { count: 1, message: None, ..seen };
+        assert_eq!(warning(&seen), "FailedCreate (last at 2026-11-21T09:00:30Z)");
     }
 }

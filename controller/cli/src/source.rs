@@ -13,11 +13,17 @@ use serde::Deserialize as _;
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::kind::Kind;
+use crate::list::list;
+use crate::read::kinds;
+
 /// A Job, and the pods that it owns or could adopt.
 #[derive(Debug)]
 pub(crate) struct Picture {
     pub(crate) job: Arc<Job>,
     pub(crate) pods: Vec<Arc<Pod>>,
+    /// Events, among them those about the Job; `None` if they could not be read.
+    pub(crate) events: Option<Vec<Value>>,
 }
 
 /// Why a Job and its pods could not be read.
@@ -102,7 +108,10 @@ pub(crate) async fn cluster(
     })?;
     let pods = get(&client, &format!("/api/v1/namespaces/{namespace}/pods")).await?;
     let pods = pods["items"].as_array().cloned().unwrap_or_default();
-    picture(job, pods)
+    let path = format!("/api/v1/namespaces/{namespace}/events");
+    let about = format!("involvedObject.kind=Job,involvedObject.name={name}");
+    let events = list(&client, Kind::Event.name(), &path, &about).await?;
+    picture(job, pods, events)
 }
 
 async fn get(client: &kube::Client, path: &str) -> Result<Value, SourceError> {
@@ -116,7 +125,7 @@ pub(crate) fn dump(
     namespace: Option<&str>,
     name: Option<&str>,
 ) -> Result<Picture, SourceError> {
-    choose(objects(path)?, namespace, name)
+    choose(&objects(path)?, namespace, name)
 }
 
 /// Returns the objects of a dump: single ones and lists, in one or several documents.
@@ -157,20 +166,19 @@ fn flatten(object: Value, objects: &mut Vec<Value>) {
 }
 
 fn choose(
-    objects: Vec<Value>,
+    objects: &[Value],
     namespace: Option<&str>,
     name: Option<&str>,
 ) -> Result<Picture, SourceError> {
-    let (jobs, pods): (Vec<Value>, Vec<Value>) = objects
-        .into_iter()
-        .filter(|object| object["kind"] == "Job" || object["kind"] == "Pod")
-        .partition(|object| object["kind"] == "Job");
-    let title = |job: &Value| {
+    let has_events = kinds(&objects).contains(&Kind::Event);
+    let of = |kind: Kind| objects.iter().filter(move |object| object["kind"] == kind.name());
+    let jobs: Vec<&Value> = of(Kind::Job).collect();
+    let title = |job: &&Value| {
         let text = |field: &str| job["metadata"][field].as_str().unwrap_or("?").to_owned();
         format!("{}/{}", text("namespace"), text("name"))
     };
     let known = jobs.iter().map(title).collect::<Vec<_>>().join(", ");
-    let matches = |job: &&Value| {
+    let matches = |job: &&&Value| {
         let is = |field: &str, wanted: Option<&str>| {
             wanted.is_none_or(|wanted| job["metadata"][field] == wanted)
         };
@@ -180,8 +188,9 @@ fn choose(
     match (found.next(), found.next()) {
         (Some(job), None) => {
             let home = job["metadata"]["namespace"].clone();
-            let pods = pods.into_iter().filter(|pod| pod["metadata"]["namespace"] == home);
-            picture(job.clone(), pods.collect())
+            let at_home = |object: &&Value| object["metadata"]["namespace"] == home;
+            let events = has_events.then(|| of(Kind::Event).filter(at_home).cloned().collect());
+            picture((*job).clone(), of(Kind::Pod).filter(at_home).cloned().collect(), events)
         }
         (Some(_), Some(_)) => Err(SourceError::Ambiguous(known)),
         (None, _) => {
@@ -191,7 +200,11 @@ fn choose(
     }
 }
 
-fn picture(job: Value, pods: Vec<Value>) -> Result<Picture, SourceError> {
+fn picture(
+    job: Value,
+    pods: Vec<Value>,
+    events: Option<Vec<Value>>,
+) -> Result<Picture, SourceError> {
     let bad_job = |error| SourceError::Object("Job", error);
     let job = WireJob::parse(job).and_then(WireJob::view).map_err(bad_job)?;
     let mut interner = Interner::default();
@@ -205,7 +218,7 @@ fn picture(job: Value, pods: Vec<Value>) -> Result<Picture, SourceError> {
         .map(|pod| pod.map(Arc::new))
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| SourceError::Object("Pod", error))?;
-    Ok(Picture { job: Arc::new(job), pods })
+    Ok(Picture { job: Arc::new(job), pods, events })
 }
 
 #[cfg(test)]
@@ -231,16 +244,26 @@ mod tests {
             json!({"kind": "List", "items": [job("x"), pod("p", "x"), pod("q", "y")]}),
             &mut objects,
         );
-        let picture = choose(objects, None, None).expect("a picture");
+        let picture = choose(&objects, None, None).expect("a picture");
         assert_eq!(picture.job.key.to_string(), "a/x");
         assert_eq!(picture.pods.iter().map(|pod| &*pod.name).collect::<Vec<_>>(), ["p"]);
     }
 
     #[test]
+    fn a_dump_with_events_gives_those_of_the_job_s_namespace() {
+        let event = |namespace| json!({"kind": "Event", "metadata": {"namespace": namespace}});
+        let of = |objects: &[Value]| choose(objects, None, None).expect("a picture").events;
+        assert_eq!(of(&[job("x")]), None, "nothing says that events were read");
+        let all = [job("x"), event("a"), event("b")];
+        assert_eq!(of(&all), Some(vec![event("a")]));
+        assert_eq!(of(&[job("x"), json!({"kind": "EventList"})]), Some(Vec::new()));
+    }
+
+    #[test]
     fn a_wrong_or_missing_name_tells_which_jobs_there_are() {
-        let several = choose(vec![job("x"), job("y")], None, None).expect_err("two Jobs");
+        let several = choose(&[job("x"), job("y")], None, None).expect_err("two Jobs");
         assert_eq!(several.to_string(), "the dump holds several Jobs; name one of a/x, a/y");
-        let wrong = choose(vec![job("x")], None, Some("z")).expect_err("no such Job");
+        let wrong = choose(&[job("x")], None, Some("z")).expect_err("no such Job");
         assert_eq!(wrong.to_string(), "the dump holds no Job z; it holds a/x");
     }
 }

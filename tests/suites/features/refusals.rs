@@ -5,9 +5,12 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::api::{Patch, PatchParams, PostParams};
 use lab::bed::{Bed, JobBuilder, JobState, SOON, has_finalizer, job};
+use lab::cluster::Cluster;
 use lab::kubernetes::Feature;
+use lab::paths::program;
 use lab::{eventually, install};
 use serde_json::{Value, json};
+use tokio::process::Command;
 
 use super::bed;
 
@@ -70,6 +73,18 @@ fn dropping_policy(namespace: &str) -> [Value; 2] {
     [policy, binding]
 }
 
+/// What `kubectl epilogue explain` says of a Job.
+async fn explained(bed: &Bed, name: &str) -> String {
+    let cluster = Cluster::of_tests("features").expect("the suite's cluster");
+    let output = Command::new(program("kubectl-epilogue"))
+        .args(["explain", name, "--namespace", bed.namespace(), "--kubeconfig"])
+        .arg(cluster.kubeconfig_path())
+        .output()
+        .await
+        .expect("the program must start");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counts_that_a_policy_drops_release_no_pod_until_it_goes() {
     if Feature::MutatingPolicies.is_missing() {
@@ -95,6 +110,10 @@ async fn counts_that_a_policy_drops_release_no_pod_until_it_goes() {
     bed.change("altered", json!({"suspend": false})).await;
     let event = bed.events_say("altered", "StatusAltered: ").await;
     assert!(event.contains("jobs/status"), "{event}");
+    let explanation = explained(&bed, "altered").await;
+    let (_, warnings) = explanation.split_once("Warnings:\n").expect("warnings");
+    assert!(warnings.trim_start().starts_with("StatusAltered ("), "{explanation}");
+    assert!(warnings.contains("jobs/status"), "{explanation}");
     let pods = bed.pods("altered").await;
     assert!(pods.iter().all(has_finalizer), "{pods:?}");
     assert!(!bed.state("altered").await.is_finished());

@@ -5,6 +5,7 @@ use controller_core::view::fields::{JOB, POD, keep, keep_job, keep_pod, selected
 use serde_json::Value;
 
 use crate::doctor::rules::AGENT_REPORTER;
+use crate::explain::rules::warnings::is_warning;
 use crate::kind::Kind;
 use crate::report::rules as report;
 
@@ -44,6 +45,7 @@ const LEASE: &[&str] = &[
 const EVENT: &[&str] = &[
     "metadata.name",
     "metadata.namespace",
+    "type",
     "reason",
     "message",
     "count",
@@ -75,7 +77,7 @@ pub(crate) fn kept_fields(kind: Kind) -> &'static [&'static str] {
     }
 }
 
-/// Redacts the objects of a dump. Objects of other kinds, and events that neither doctor nor report
+/// Redacts the objects of a dump. Objects of other kinds, and events that no command
 /// reads, are left out. The oldest event stays without its text: it says how far events go back.
 pub(crate) fn redact(objects: &[Value]) -> Vec<Value> {
     let labels = selected_labels(objects.iter().filter(|it| it["kind"] == Kind::Job.name()));
@@ -85,7 +87,7 @@ pub(crate) fn redact(objects: &[Value]) -> Vec<Value> {
         let of_kind = objects.iter().filter(|object| object["kind"] == kind.name());
         let is_kept = |object: &&Value| {
             let is_oldest = oldest.is_some_and(|oldest| std::ptr::eq(oldest, *object));
-            kind != Kind::Event || is_oldest || is_of_agent(object) || report::is_read(object)
+            kind != Kind::Event || is_oldest || is_read(object)
         };
         for object in of_kind.filter(is_kept) {
             let mut kept = match kind {
@@ -102,6 +104,11 @@ pub(crate) fn redact(objects: &[Value]) -> Vec<Value> {
         }
     }
     redacted
+}
+
+/// Whether `doctor`, `report` or `explain` reads this event.
+fn is_read(event: &Value) -> bool {
+    is_of_agent(event) || report::is_read(event) || is_warning(event)
 }
 
 /// Whether `doctor` reads this event.
@@ -123,7 +130,7 @@ fn redact_event(event: &Value, kept: &mut Value) {
     if !is_of_agent(event) {
         fields.remove("message");
     }
-    if !is_of_agent(event) && !report::is_read(event) {
+    if !is_read(event) {
         fields.retain(|name, _| matches!(name.as_str(), "eventTime" | "lastTimestamp" | "series"));
     }
 }

@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod tests;
+pub(crate) mod warnings;
 
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::job_option::{DISRUPTION_LIMIT, PENDING_TIMEOUT};
 use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Serialize;
+
+use warnings::Warning;
 
 /// A line of the next sync names at most this many pods or indexes.
 const LISTED_MAX: usize = 10;
@@ -32,6 +35,8 @@ pub(crate) struct Explanation {
     pub(crate) code: Option<Code>,
     /// What it waits for, the most important first.
     pub(crate) waits_for: Vec<Wait>,
+    /// The Warning events about it, the latest first; `None` if they could not be read.
+    pub(crate) warnings: Option<Vec<Warning>>,
     /// Its limits and how much of each is used up.
     pub(crate) limits: Vec<Usage>,
     /// Its pods, in the order of their names.
@@ -96,7 +101,7 @@ struct Class {
 }
 
 /// Explains a Job from what one sync would see.
-pub(crate) fn explain(input: &SyncInput<'_>) -> Explanation {
+pub(crate) fn explain(input: &SyncInput<'_>, warnings: Option<Vec<Warning>>) -> Explanation {
     let plan = plan_pods(input);
     let status = (!plan.is_skipped()).then(|| plan_status(&plan, &PodOutcomes::expected(&plan)));
     let settled = status.as_ref().and_then(StatusPlan::expected_settle);
@@ -111,6 +116,7 @@ pub(crate) fn explain(input: &SyncInput<'_>) -> Explanation {
         state,
         code,
         waits_for: own.chain(stuck(&plan.facts.census.active)).collect(),
+        warnings,
         limits: match plan.skip {
             None => limits(input.job, &plan),
             Some(_) => counted_limits(input.job),

@@ -80,11 +80,16 @@ fn held_by_finalizers(seen: &PodSeen, pod: &Pod, scene: &Scene, now: Timestamp) 
     Some(match scene.job_of(pod).filter(|_| tracked) {
         Some(job) => {
             let by = job.spec.managed_by.as_deref().unwrap_or("none: kube-controller-manager");
-            found(Code::PodNotCounted).remedy(format!(
-                "the Job has not counted it: see that the controller of Job {} runs (managedBy \
-                 {by})",
-                job.key.name
-            ))
+            let (namespace, name) = (&job.key.namespace, &job.key.name);
+            found(Code::PodNotCounted)
+                .remedy(format!(
+                    "the Job has not counted it: see that the controller of Job {name} runs \
+                     (managedBy {by})"
+                ))
+                .remedy(format!(
+                    "kubectl epilogue explain job/{name} -n {namespace} shows its warnings, such \
+                     as StatusAltered"
+                ))
         }
         None => found(Code::PodHeldByFinalizers).remedy(
             "start the program that set them; only if it is gone for good: remove them by \

@@ -95,7 +95,7 @@ fn spec() -> Value {
         "runtimeClassName": "secret-runtime",
         "schedulerName": "secret-scheduler",
         "schedulingGates": [{"name": "secret-scheduling-gate"}],
-        "securityContext": {"seccompProfile": {"type": "secret-type",
+        "securityContext": {"seccompProfile": {"type": "Warning",
                                                "localhostProfile": "secret-profile"},
                             "sysctls": [{"name": "secret-sysctl", "value": "secret-number"}]},
         "serviceAccountName": "secret-account",
@@ -211,7 +211,7 @@ fn event(reporter: &str, kind: &str) -> Value {
                      "annotations": {"secret-a": "secret-b"}},
         "involvedObject": {"kind": kind, "name": "n", "namespace": "default", "uid": "u",
                            "fieldPath": "secret-field"},
-        "reason": "NodeShutdownStarted", "message": "kept", "type": "secret-type",
+        "reason": "NodeShutdownStarted", "message": "kept", "type": "Warning",
         "action": "secret-action", "reportingComponent": reporter,
         "reportingInstance": "secret-instance",
         "source": {"component": reporter, "host": "secret-source"},
@@ -302,13 +302,20 @@ fn events_stay_if_read_and_only_agents_keep_their_message() {
         event("epilogue.dev/agent", "Node", "NodeShutdownStarted", 2),
         event("epilogue.dev/agent", "Pod", "PodLost", 3),
         event("kubelet", "Node", "Rebooted", 4),
+        event("epilogue.dev/job-controller", "Job", "StatusAltered", 5),
     ]);
     let shown = |each: &Value| {
         let text = |field: &str| each[field].as_str().unwrap_or("-").to_owned();
         format!("{} {} {}", text("reason"), text("message"), &text("lastTimestamp")[17..])
     };
     let shown: Vec<String> = redacted.iter().map(shown).collect();
-    let expected = ["- - 01Z", "NodeShutdownStarted kept 02Z", "PodLost - 03Z", "Rebooted - 04Z"];
+    let expected = [
+        "- - 01Z",
+        "NodeShutdownStarted kept 02Z",
+        "PodLost - 03Z",
+        "Rebooted - 04Z",
+        "StatusAltered - 05Z",
+    ];
     assert_eq!(shown, expected);
     assert_eq!(redacted[0].get("involvedObject"), None);
     assert!(redact(&[json!({"kind": "Secret", "data": {"a": "b"}}), json!(null)]).is_empty());
@@ -322,15 +329,18 @@ fn a_job_is_explained_from_its_dump_as_from_its_cluster() {
         };
         let job = WireJob::parse(of("Job")).and_then(WireJob::view).expect("must be readable");
         let pod: WirePod = serde_json::from_value(of("Pod")).expect("must be readable");
-        let explanation = explain(&SyncInput {
-            job: &Arc::new(job),
-            pods: &[Arc::new(pod.view(&mut Interner::default()))],
-            memory: &Memory::default(),
-            seen: Versions::default(),
-            now: "2026-11-21T12:00:00Z".parse().expect("must be a time"),
-            settings: &Settings::default(),
-            counts_max: SignedDuration::ZERO,
-        });
+        let explanation = explain(
+            &SyncInput {
+                job: &Arc::new(job),
+                pods: &[Arc::new(pod.view(&mut Interner::default()))],
+                memory: &Memory::default(),
+                seen: Versions::default(),
+                now: "2026-11-21T12:00:00Z".parse().expect("must be a time"),
+                settings: &Settings::default(),
+                counts_max: SignedDuration::ZERO,
+            },
+            None,
+        );
         serde_json::to_value(explanation).expect("must be JSON")
     };
     let mut unselected = job();

@@ -70,15 +70,18 @@ fn explained(job: Value, pods: Vec<Value>) -> Explanation {
     let read = |pod: Value| WirePod::deserialize(pod).expect("must be a pod");
     let view = |pod: Value| Arc::new(read(pod).view(&mut Interner::default()));
     let pods: Vec<_> = pods.into_iter().map(view).collect();
-    explain(&SyncInput {
-        job: &Arc::new(WireJob::parse(job).and_then(WireJob::view).expect("must be a Job")),
-        pods: &pods,
-        memory: &Memory::default(),
-        seen: Versions::default(),
-        now: start(),
-        settings: &Settings::default(),
-        counts_max: SignedDuration::ZERO,
-    })
+    explain(
+        &SyncInput {
+            job: &Arc::new(WireJob::parse(job).and_then(WireJob::view).expect("must be a Job")),
+            pods: &pods,
+            memory: &Memory::default(),
+            seen: Versions::default(),
+            now: start(),
+            settings: &Settings::default(),
+            counts_max: SignedDuration::ZERO,
+        },
+        None,
+    )
 }
 
 /// Field, used and limit of each limit.
