@@ -34,6 +34,7 @@ pub mod pki;
 pub mod process;
 pub mod proxy;
 pub mod run_dir;
+pub mod seeds;
 pub mod stopwatch;
 pub mod tools;
 pub mod vm;

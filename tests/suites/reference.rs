@@ -1,15 +1,21 @@
 //! Compares our controller with upstream: both run the same scenarios on one API, and must end in
-//! the same status with the same pods created.
+//! the same status with the same pods created. The scenarios are a table, and random Jobs.
+//!
+//! Replay random Jobs with `EPILOGUE_REFERENCE_SEED=17 cargo lab test reference`, or `1-500`.
 
+mod random;
 mod scenarios;
 mod seen;
 mod stage;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::join_all;
 use lab::kubernetes::Feature;
+use lab::seeds;
 use scenarios::Scenario;
+use seen::Seen;
 use stage::Stage;
 
 /// A Job whose pods fail at once, with a code that its policy ignores.
@@ -17,13 +23,50 @@ const LOOP: &str = "ignored-loop";
 /// Upstream's backoff creates pods after 0, 10 and 30 s; without backoff there is one a second.
 const LOOP_LASTS: Duration = Duration::from_secs(33);
 
-/// The differences, for human readers; `None` if there is no difference.
-async fn differences(stage: &Stage, scenario: Scenario) -> Option<String> {
-    let name = scenario.name;
+/// Random Jobs of a run, and how many of them run at once.
+const SEEDS: u64 = 32;
+const AT_ONCE: usize = 32;
+/// How random Jobs end, each at least once.
+const ENDS: [&str; 6] = [
+    "Complete CompletionsReached",
+    "Complete SuccessPolicy",
+    "Failed BackoffLimitExceeded",
+    "Failed FailedIndexes",
+    "Failed MaxFailedIndexesExceeded",
+    "Failed PodFailurePolicy",
+];
+/// A machine that was busy at the wrong moment may make a difference, but hardly every time.
+const RUNS: u32 = 3;
+
+/// What our controller brought about, and the differences, for human readers.
+async fn compared(stage: &Stage, scenario: Scenario) -> (Seen, Option<String>) {
+    let name = &scenario.name;
     let (ours, theirs) =
         tokio::join!(stage.ours().run(&scenario), stage.reference().run(&scenario));
     println!("{name}: {:.1} s, reference {:.1} s", ours.took_s, theirs.took_s);
-    ours.seen.difference(&theirs.seen).map(|text| format!("{name}:\n{text}"))
+    let difference = ours.seen.difference(&theirs.seen);
+    (ours.seen, difference.map(|text| format!("{name}:\n{text}")))
+}
+
+async fn differences(stage: &Stage, scenario: Scenario) -> Option<String> {
+    Box::pin(compared(stage, scenario)).await.1
+}
+
+/// Runs the Job of a seed until both controllers agree; returns how it ended with us, and the last
+/// difference if they never did.
+async fn random(stage: &Stage, seed: u64) -> (String, Option<String>) {
+    for run in 1.. {
+        let scenario = random::scenario(seed, run);
+        let job = scenario.job.clone().raw();
+        let (seen, difference) = Box::pin(compared(stage, scenario)).await;
+        match difference {
+            Some(text) if run < RUNS => println!("differs, is repeated: {text}\n{job}"),
+            difference => {
+                return (seen.end(), difference.map(|text| format!("{text}\n{job}\n")));
+            }
+        }
+    }
+    unreachable!("the last run returns")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -43,4 +86,27 @@ async fn both_controllers_bring_the_same_about() {
     assert!(different.is_empty(), "{} differ:\n{}", different.len(), different.join("\n"));
     // The exact number at the very end depends on timing.
     assert!(ours >= 2 && ours <= theirs + 2, "{ours} pods of a loop, upstream made {theirs}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_jobs_end_alike_under_both_controllers() {
+    if Feature::OwnControllerManager.is_missing() {
+        return;
+    }
+    let stage = Stage::start().await;
+    let asked = seeds::asked_for("EPILOGUE_REFERENCE_SEED");
+    let all: Vec<u64> = asked.clone().unwrap_or(1..=SEEDS).collect();
+    let (mut ends, mut different) = (BTreeMap::<String, u32>::new(), Vec::new());
+    for some in all.chunks(AT_ONCE) {
+        for (end, difference) in join_all(some.iter().map(|seed| random(&stage, *seed))).await {
+            *ends.entry(end).or_default() += 1;
+            different.extend(difference);
+        }
+    }
+    stage.stop().await;
+    println!("{ends:#?}");
+    assert!(different.is_empty(), "{} differ:\n{}", different.len(), different.join("\n"));
+    let lacks = |end: &&&str| !ends.contains_key(**end);
+    let missing: Vec<_> = ENDS.iter().filter(lacks).collect();
+    assert!(asked.is_some() || missing.is_empty(), "no Job ended by {missing:?}");
 }

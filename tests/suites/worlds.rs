@@ -57,12 +57,9 @@ fn show_log() {
     }
 }
 
-/// The seeds that `EPILOGUE_WORLD_SEED` asks for: one, such as `17`, or several, such as `1-500`.
+/// The seeds to replay, if any.
 fn asked_seeds() -> Option<RangeInclusive<u64>> {
-    let text = std::env::var("EPILOGUE_WORLD_SEED").ok()?;
-    let (first, last) = text.split_once('-').unwrap_or((&text, &text));
-    let number = |text: &str| text.parse().expect("EPILOGUE_WORLD_SEED: expected 17 or 1-500");
-    Some(number(first)..=number(last))
+    lab::seeds::asked_for("EPILOGUE_WORLD_SEED")
 }
 
 /// Runs the seeds, and returns what they drew and did.

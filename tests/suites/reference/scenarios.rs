@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// One row.
 pub(crate) struct Scenario {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     /// Without its labels and `managedBy`.
     pub(crate) job: JobBuilder,
     pub(crate) steps: Vec<Step>,
@@ -41,7 +41,7 @@ pub(crate) enum End {
 }
 
 fn row(name: &'static str, job: JobBuilder) -> Scenario {
-    Scenario { name, job, steps: Vec::new(), end: End::Finished }
+    Scenario { name: name.to_owned(), job, steps: Vec::new(), end: End::Finished }
 }
 
 impl Scenario {

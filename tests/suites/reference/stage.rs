@@ -113,7 +113,7 @@ impl Side {
 
     /// Runs a scenario to its end, and reads the outcome.
     pub(crate) async fn run(&self, scenario: &Scenario) -> Outcome {
-        let name = scenario.name;
+        let name = &scenario.name;
         let (before, after): (Vec<_>, Vec<_>) =
             scenario.steps.iter().partition(|step| matches!(step, Step::StrayPod));
         for step in before {
