@@ -3,6 +3,7 @@
 //!
 //! Replay random Jobs with `EPILOGUE_REFERENCE_SEED=17 cargo lab test reference`, or `1-500`.
 
+mod changes;
 mod random;
 mod scenarios;
 mod seen;
@@ -24,10 +25,11 @@ const LOOP: &str = "ignored-loop";
 const LOOP_LASTS: Duration = Duration::from_secs(33);
 
 /// Random Jobs of a run, and how many of them run at once.
-const SEEDS: u64 = 32;
-const AT_ONCE: usize = 32;
+const SEEDS: u64 = 40;
+const AT_ONCE: usize = 40;
 /// How random Jobs end, each at least once.
-const ENDS: [&str; 6] = [
+const ENDS: [&str; 7] = [
+    "in progress",
     "Complete CompletionsReached",
     "Complete SuccessPolicy",
     "Failed BackoffLimitExceeded",
@@ -56,8 +58,10 @@ async fn differences(stage: &Stage, scenario: Scenario) -> Option<String> {
 /// difference if they never did.
 async fn random(stage: &Stage, seed: u64) -> (String, Option<String>) {
     for run in 1.. {
-        let scenario = random::scenario(seed, run);
-        let job = scenario.job.clone().raw();
+        // Every fourth Job is changed while its pods run on.
+        let draw = if seed.is_multiple_of(4) { changes::scenario } else { random::scenario };
+        let scenario = draw(seed, run);
+        let job = format!("{}\n{:?}", scenario.job.clone().raw(), scenario.steps);
         let (seen, difference) = Box::pin(compared(stage, scenario)).await;
         match difference {
             Some(text) if run < RUNS => println!("differs, is repeated: {text}\n{job}"),

@@ -20,11 +20,17 @@ pub(crate) struct Scenario {
 }
 
 /// An action on a Job.
+#[derive(Debug)]
 pub(crate) enum Step {
     /// Creates a pod without an owner, with the Job's label, before the Job.
     StrayPod,
     /// Waits.
     Reaches(fn(&JobState) -> bool),
+    /// Waits until so many pods are ready, none terminates, and so many have failed.
+    Settles {
+        ready: u32,
+        failed: u32,
+    },
     /// Changes fields of its spec.
     Change(Value),
     /// Deletes any one of its pods.
@@ -34,6 +40,8 @@ pub(crate) enum Step {
 
 /// When to compare.
 pub(crate) enum End {
+    /// After the last step.
+    Now,
     Finished,
     Holds(fn(&JobState) -> bool),
     /// The Job is gone and has released its pods.

@@ -49,12 +49,14 @@ impl Seen {
         }
     }
 
-    /// Type and reason of the condition that ended the Job, such as `Complete CompletionsReached`.
+    /// Type and reason of the condition that ended the Job, such as `Complete CompletionsReached`;
+    /// or that it is in progress.
     pub(crate) fn end(&self) -> String {
         let conditions = self.status["conditions"].as_array().into_iter().flatten();
         let mut ends = conditions.filter(|it| it["type"] == "Complete" || it["type"] == "Failed");
         let text = |end: &Value, field: &str| end[field].as_str().unwrap_or_default().to_owned();
-        ends.next().map(|end| text(end, "type") + " " + &text(end, "reason")).unwrap_or_default()
+        let end = ends.next().map(|end| text(end, "type") + " " + &text(end, "reason"));
+        end.unwrap_or_else(|| "in progress".to_owned())
     }
 
     /// Both sides of the difference.

@@ -151,6 +151,14 @@ impl Side {
         match step {
             Step::StrayPod => self.create_stray_pod(name).await,
             Step::Reaches(holds) => self.reaches(name, holds).await,
+            Step::Settles { ready, failed } => {
+                let settled = |state: &JobState| {
+                    let counts = (state.active, state.ready, state.terminating, state.failed);
+                    let (ready, failed) = (ready.cast_signed(), failed.cast_signed());
+                    counts == (ready, Some(ready), Some(0), failed)
+                };
+                self.reaches(name, settled).await;
+            }
             Step::Change(spec) => {
                 let patch = Patch::Merge(json!({"spec": spec}));
                 let params = PatchParams::default();
@@ -188,6 +196,7 @@ impl Side {
 
     async fn end(&self, name: &str, end: &End) {
         match end {
+            End::Now => {}
             End::Finished => self.reaches(name, &JobState::is_finished).await,
             End::Holds(holds) => self.reaches(name, holds).await,
             End::Gone => {
