@@ -186,7 +186,7 @@ impl World {
             chosen_at: self.ledger.pressure.said.get(&pod.uid).map_or(now, |(at, _)| *at),
             own_limit: !of_node,
             hard,
-            killed_at: before.and_then(|before| before.killed_at),
+            killed_at: None,
             events: 0,
         };
         self.ledger.pressure.victims.insert(pod.uid.clone(), victim);
