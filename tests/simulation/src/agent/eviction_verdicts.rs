@@ -92,18 +92,25 @@ impl World {
             Action::DeletePod { pod, .. }
             | Action::StopPod { pod, .. }
             | Action::PatchPod { pod, .. } => self.infer_own_limit(pod),
-            // A mark may have to wait for its turn.
-            Action::Log(Line { text, pod: Some(pod), .. })
-                if text.starts_with("is evicted for") =>
-            {
-                let now = self.now();
-                self.ledger.pressure.said.insert(pod.uid.clone(), (now, text.clone()));
-            }
+            Action::Log(Line { text, pod: Some(pod), .. }) => self.note_words(pod, text),
             Action::SetNodeCondition { kind, stands: true, .. } => self.judge_stall(kind),
             Action::Measure | Action::MeasurePods { .. } => {
                 self.ledger.pressure.recent_samples += 1;
             }
             _ => {}
+        }
+    }
+
+    /// Notes which pod the agent says it evicts, because a mark may have to wait for its turn.
+    fn note_words(&mut self, pod: &PodRef, text: &str) {
+        let now = self.now();
+        let said = &mut self.ledger.pressure.said;
+        if text.starts_with("is evicted for") {
+            said.insert(pod.uid.clone(), (now, text.to_owned()));
+        } else if text.starts_with("it is not evicted")
+            || text.starts_with("its eviction is given up")
+        {
+            said.remove(&pod.uid);
         }
     }
 
@@ -119,10 +126,17 @@ impl World {
         if self.ledger.shutdown.is_none() && !deleted && beyond {
             return self.choose(pod, "");
         }
-        // A condition of another client stays, so that no mark shows the choice.
+        // A condition of another client stays, so that no mark shows the choice. The pod's end may
+        // have taken it away, unknown to the agent.
         let stored = self.api.pods.get(&pod.uid);
-        let foreign = stored.is_some_and(|stored| stored.is_disrupted() && !stored.is_ours());
-        let said = self.ledger.pressure.said.get(&pod.uid).filter(|_| foreign && !deleted);
+        let stands = stored.is_some_and(|stored| stored.is_disrupted() && !stored.is_ours());
+        let known = self.ledger.reported.get(&pod.uid).and_then(|view| view.disruption.as_ref());
+        let known = known.is_some_and(|it| it.stands && it.reason != promises::REASON);
+        // A shutdown takes over what was chosen before it.
+        let announced = self.ledger.shutdown.as_ref().map(|it| it.reported_at);
+        let own = |at: &Moment| announced.is_none_or(|announced| announced <= *at);
+        let said = self.ledger.pressure.said.get(&pod.uid);
+        let said = said.filter(|(at, _)| (stands || known) && !deleted && own(at));
         let Some((_, said)) = said else { return };
         let resource = match said {
             said if said.contains("memory") => "memory",
