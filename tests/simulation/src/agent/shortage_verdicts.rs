@@ -8,6 +8,7 @@ use agent_core::pressure::signal::Signal;
 use agent_core::pressure::thresholds::Threshold;
 use agent_core::shutdown::candidates::BarePods;
 
+use super::api::Stored;
 use super::kubelet::Health;
 use super::logind::Stage;
 use super::pressure_ledger::Victim;
@@ -22,6 +23,8 @@ const PRESSURE_LASTS: Duration = Duration::from_mins(1);
 const DISK_PRESSURE_LASTS: Duration = Duration::from_mins(2);
 /// How long after its grace a pod may still end.
 const STOP_TAKES: Duration = Duration::from_secs(10);
+/// How long a victim that does not end delays the next one, for all but memory. ([EV25])
+const HANGING_HOLDS: Duration = Duration::from_secs(40);
 /// How long the agent waits after each victim for the files to go.
 const FILES_LAST: Duration = Duration::from_secs(35);
 
@@ -88,6 +91,7 @@ impl World {
             promises::amount(threshold.limit, found.capacity).saturating_sub(found.available);
         // The victim of a soft threshold has the grace of its own specification to end.
         let waits = threshold.grace.is_some() && self.a_soft_victim_ends();
+        let waits = waits || self.a_victim_hangs(signal);
         if waits || self.is_left_to_kubelet(signal) || !self.has_candidate(signal, missing) {
             return None;
         }
@@ -112,6 +116,19 @@ impl World {
             let ends = !victim.hard && self.runtime.running(uid) > 0;
             ends && in_grace(uid, victim).unwrap_or(false)
         })
+    }
+
+    /// Whether a victim that takes unusually long delays the next one: the runtime or its kubelet
+    /// may just be slow, and another victim would make them slower.
+    fn a_victim_hangs(&self, signal: Signal) -> bool {
+        let hangs = |uid: &PodUid, victim: &Victim| {
+            let lasts = self.now().saturating_sub(victim.chosen_at);
+            let ended = self.api.pods.get(uid).is_none_or(Stored::is_terminal);
+            let ours = Some(victim.run) == self.agent_run() && !victim.own_limit;
+            ours && !ended && lasts >= STOP_TAKES && lasts < HANGING_HOLDS
+        };
+        let mut victims = self.ledger.pressure.victims.iter();
+        promises::resource(signal).0 != "memory" && victims.any(|(uid, it)| hangs(uid, it))
     }
 
     /// Whether the agent has left the signal to the kubelet: a bare pod that only the kubelet may
