@@ -21,7 +21,7 @@ use crate::pod::{Owner, PodUid, PodView};
 use crate::pressure::message::describe;
 use crate::pressure::rank::{exceeds_asks, rank};
 use crate::pressure::signal::Signal;
-use crate::pressure::usage::{DiskLayout, PodUsage, is_critical};
+use crate::pressure::usage::{DiskLayout, DiskUsage, PodUsage, is_critical};
 use crate::pressure::watch::Cause;
 use crate::protocol::action::{Action, PodRef};
 use crate::protocol::pressure::{Figures, PodFigures, Resource};
@@ -39,6 +39,9 @@ const REPORTED_LASTS: Duration = Duration::from_mins(10);
 const NO_VICTIM_LASTS: Duration = Duration::from_secs(1);
 /// How long a pod stays excluded after its eviction ended or failed.
 const REFUSED_LASTS: Duration = Duration::from_mins(10);
+/// What a sandbox uses by itself: one process, and a few MiB of memory and on the disk.
+const SANDBOX_TASKS: u64 = 1;
+const SANDBOX_BYTES: u64 = 4 << 20;
 const MEASURING: Pace = Pace { wait_max: Duration::from_secs(5), latest: None, salt: 5 };
 
 /// The measurements for a choice, and earlier choices.
@@ -102,6 +105,17 @@ fn resource(signal: Signal) -> Resource {
 
 fn observed_again(signal: Signal) -> Duration {
     if resource(signal) == Resource::Disk { WALKED_AGAIN } else { OBSERVED_AGAIN }
+}
+
+/// Whether the figures of a pod that has not run are those of its sandbox alone.
+fn is_bare_sandbox(pod: &PodView, figures: &PodFigures) -> bool {
+    let total =
+        |disk: DiskUsage| disk.rootfs.saturating_add(disk.logs).saturating_add(disk.volumes);
+    let few = |bytes: u64| bytes <= SANDBOX_BYTES;
+    !pod.has_run
+        && figures.tasks.is_none_or(|tasks| tasks <= SANDBOX_TASKS)
+        && figures.memory.is_none_or(few)
+        && figures.disk.is_none_or(|disk| few(total(disk)))
 }
 
 impl Evictions {
@@ -207,14 +221,15 @@ impl Evictions {
         let layout = self.layout.unwrap_or(DiskLayout::Single);
         // DIVERGES(upstream): the agent does not evict a pod that never ran, because it has nothing
         // to free. Upstream ranks it as a pod without figures, first of all. It then waits for its
-        // end while the shortage goes on. The agent also skips a pod that came during the
-        // measurement: its missing figures prove nothing. ([EV11])
+        // end while the shortage goes on. A pod whose image is being pulled has the figures of its
+        // sandbox. The agent also skips a pod that came during the measurement: its missing figures
+        // prove nothing. ([EV11])
         //
         // DIVERGES(upstream): for a disk, the agent evicts only a pod whose disk usage is known.
         // The runtime's figures for layers may be older than the pod. Upstream has all figures in
         // one response, and first evicts a pod that is missing in it. ([EV11])
         let uses = |pod: &&PodView| match figures.get(&pod.uid) {
-            Some(figures) => !of_disk || known(figures),
+            Some(figures) => (!of_disk || known(figures)) && !is_bare_sandbox(pod, figures),
             None => !of_disk && pod.has_run && asked.contains(&pod.uid),
         };
         let active = facts.pods.iter().filter(|pod| is_active(pod)).filter(uses);

@@ -631,3 +631,33 @@ fn a_pod_that_never_ran_is_not_ended_before_the_one_that_uses_the_memory() {
     world.pass(ms(1_000));
     assert_eq!(world.actions(), ["mark a", "delete a 1"]);
 }
+
+#[test]
+fn a_pod_whose_image_is_pulled_is_not_ended_before_the_one_that_uses_the_resource() {
+    // Found by the simulation: its sandbox has figures, and its lower priority made it the first.
+    // Its end took as long as the pull, and freed nothing. ([EV10], [EV11])
+    for signal in [Signal::MemoryAvailable, Signal::PidAvailable] {
+        let hard = "memory.available<200,pid.available<200";
+        let mut world = World::at_ease(enforcing(hard), vec![web("a")]);
+        let pulled = web("b").not_started().with(|pod| pod.priority = -5);
+        world.pods.insert("b".into(), pulled);
+        world.list();
+        world.uses("a", 900);
+        world.uses("b", 1);
+        world.left(signal, 100);
+        world.pass(ms(1_100));
+        assert_eq!(world.actions(), ["mark a", "delete a 1"], "{signal}");
+    }
+}
+
+#[test]
+fn a_pod_that_has_begun_before_the_api_shows_it_is_evicted_like_any_other() {
+    let mut world = World::at_ease(enforcing("pid.available<200"), vec![web("a")]);
+    world.pods.insert("b".into(), web("b").not_started().with(|pod| pod.priority = -5));
+    world.list();
+    world.uses("a", 100);
+    world.uses("b", 800);
+    world.left(Signal::PidAvailable, 100);
+    world.pass(ms(1_100));
+    assert_eq!(world.actions(), ["mark b", "delete b 1"], "{:#?}", world.logged);
+}
