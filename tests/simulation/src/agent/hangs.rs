@@ -50,12 +50,16 @@ impl World {
 
     /// Users delete pods, whatever comes of it.
     fn delete_some(&mut self) {
+        // A live kubelet has a minute to terminate what is deleted, before its pods may be failed.
+        let fails = self.behaviour.settings.features.fail_hanging_starts;
+        let early = fails && self.behaviour.strain.deserted.is_none();
+        let latest = if early { 60_000 } else { 120_000 };
         let uids: Vec<PodUid> = self.api.pods.keys().cloned().collect();
         for uid in uids {
             if self.ledger.is_static(&uid) || self.is_own(&uid) || self.random.percent(40) {
                 continue;
             }
-            let pause = self.random.millis(500, 120_000);
+            let pause = self.random.millis(500, latest);
             let grace = *self.random.pick(&[1, 5, 30]);
             self.after(pause, Life::World, move |w| {
                 let name = w.api.pods.get(&uid).map(|stored| stored.name().to_owned());

@@ -157,7 +157,7 @@ pub(super) fn features(random: &mut Random, strain: &Strain) -> Features {
         oom_causes: random.percent(85),
         node_oom_disrupts: random.percent(40),
         stuck_pods,
-        fail_hanging_starts: random.percent(40),
+        fail_hanging_starts: random.percent(70),
         ..Features::default()
     }
 }
