@@ -68,6 +68,16 @@ const KEPT: &[(u64, bool)] = &[
     (9_667_855, false),
     // All witnesses of a kill were lost, and a limit of the pod was the only one.
     (10_087_538, false),
+    // A preempted pod had ended, unknown to the agent, and its condition was gone with its end.
+    (12_067_104, false),
+    // A shutdown stopped a pod whose eviction had been dropped before.
+    (12_006_966, false),
+    // A victim took its own grace of ten minutes after its deadline.
+    (12_036_862, false),
+    // The mark of a victim of an earlier run was not accepted, and it was given up.
+    (12_081_552, false),
+    // Pods whose images were being pulled were evicted one after the other, and freed nothing.
+    (13_011_423, false),
 ];
 
 /// Seeds that run once per action of the agent, which is killed after it: by turns without other
