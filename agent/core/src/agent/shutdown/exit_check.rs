@@ -30,6 +30,12 @@ fn had_exited(pod: &PodView, state: &RuntimeState, since: Timestamp) -> bool {
 }
 
 impl Shutdown {
+    /// Whether the pod was found to have exited, by this process or by one before it.
+    pub(super) fn is_left_exited(&self, uid: &PodUid) -> bool {
+        let known = self.terminations.get(uid).is_some_and(|termination| termination.had_exited);
+        known || self.exited.contains(uid)
+    }
+
     /// Sends the checks that are due.
     pub(super) fn send_exit_checks(&mut self, facts: &Facts, out: &mut Out) {
         for termination in self.terminations.values_mut() {

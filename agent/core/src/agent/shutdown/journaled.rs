@@ -47,6 +47,8 @@ struct JournaledPod {
 impl Journaled {
     /// Resumes the shutdown; its marks keep their original times.
     pub(super) fn restore(&self, shutdown: &mut Shutdown) {
+        let exited = self.pods.iter().filter(|(_, pod)| pod.had_exited);
+        shutdown.exited.extend(exited.map(|(uid, _)| uid.clone()));
         for (pod, at) in self.marked() {
             shutdown.recorded.insert(pod.uid.clone(), Recorded::durable(at));
             shutdown.carried.insert(pod.uid.clone(), (pod, at));

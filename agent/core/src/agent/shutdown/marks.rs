@@ -86,7 +86,7 @@ impl Shutdown {
         let terminator = terminator(pod, &scope, self.found, lives);
         let wanted = mark_reason(pod, &scope).is_some();
         let known = self.terminations.get(&pod.uid);
-        let exited = known.is_some_and(|termination| termination.had_exited);
+        let exited = self.is_left_exited(&pod.uid);
         // DIVERGES(upstream): a deleted pod would be bound to this node again and deleted again,
         // for as long as logind grants. The kubelet's shutdown does not delete. ([W10])
         let late = known.is_none() && self.enlisted && terminator == Terminator::Delete;
@@ -122,7 +122,7 @@ impl Shutdown {
             }
         }
         (termination.had_run, termination.is_deleted) = (pod.has_run, pod.is_terminating());
-        termination.comes_again = comes_again;
+        (termination.comes_again, termination.had_exited) = (comes_again, exited);
         if terminator == Terminator::Stop && wanted && !carried && pod.cannot_run_again() {
             termination.exit_check.want();
         }

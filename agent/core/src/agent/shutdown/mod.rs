@@ -12,7 +12,7 @@ mod release;
 mod reports;
 mod run;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -60,6 +60,8 @@ pub(super) struct Shutdown {
     intent_mark: u64,
     /// The pods whose marks are in the journal, or on their way to it.
     recorded: BTreeMap<PodUid, Recorded>,
+    /// Pods that had exited before it, as an earlier process found.
+    exited: BTreeSet<PodUid>,
     /// Whether all pods that were present at the signal are part of it.
     enlisted: bool,
     /// The time since the signal at which the mode was adopted.

@@ -1,6 +1,6 @@
 //! Starts a shutdown, follows the mode of its node, and advances its steps. ([AP11])
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use epilogue_common::announcement::Announcement as NodeSays;
@@ -107,6 +107,7 @@ impl Shutdown {
             carried,
             intent_mark: 0,
             recorded: BTreeMap::new(),
+            exited: BTreeSet::new(),
             enlisted: false,
             mode_since: Duration::ZERO,
             silence: Duration::ZERO,

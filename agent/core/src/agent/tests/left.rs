@@ -179,6 +179,26 @@ fn a_pod_that_failed_before_the_shutdown_is_not_called_disrupted_after_the_boot(
 }
 
 #[test]
+fn an_agent_that_was_restarted_leaves_a_pod_that_had_exited() {
+    // With the lock held, and after its release, when no runtime is asked any more.
+    for released in [false, true] {
+        let mut world = under_a_dead_kubelet("failed", 600);
+        if released {
+            world.let_go("stop");
+            world.pass(ms(45_000));
+            assert!(world.released());
+        }
+        world.restart(settings());
+        world.started(dead(), true);
+        world.pass(ms(45_000));
+        assert_eq!(world.disrupted(), ["lives"], "{released} {:#?}", world.log);
+        let touched =
+            |line: &String| line.ends_with("mark failed") || line.ends_with("fail failed");
+        assert!(!world.log.iter().any(touched), "{released} {:#?}", world.log);
+    }
+}
+
+#[test]
 fn a_pod_that_exited_about_the_time_of_the_notice_is_disrupted() {
     let world = under_a_dead_kubelet("exits", 5);
     assert_eq!(world.disrupted(), ["exits", "lives"], "{:#?}", world.log);
