@@ -101,8 +101,8 @@ impl<S: Sinks> Driver<S> {
                 return Ok(());
             }
             let due = self.due();
-            // In a fixed order, so that a run in paused time can be repeated. Calls that end cannot
-            // hold up the events for long: there are few at a time.
+            // In a fixed order, so that a run in paused time can be repeated. With each call that
+            // ends come the events that wait: calls that end one after the other hold up none.
             tokio::select! {
                 biased;
                 () = stop.cancelled(), if !stopping => {
@@ -111,7 +111,7 @@ impl<S: Sinks> Driver<S> {
                 }
                 Some(ended) = self.running.join_next() => {
                     let (id, result) = ended.map_err(DriverError::Panicked)?;
-                    self.handle(Event::Finished { id, result });
+                    self.take(Event::Finished { id, result });
                 }
                 event = self.parts.events.recv() => self.take(event.ok_or(DriverError::NoSources)?),
                 () = due => {}
@@ -123,7 +123,7 @@ impl<S: Sinks> Driver<S> {
         (self.parts.clock)()
     }
 
-    /// Takes in a fact, and those right behind it: a list of events is one change.
+    /// Takes in a fact, and the events that wait: a list of events is one change.
     fn take(&mut self, event: Event) {
         self.handle(event);
         for _ in 1..EVENTS_AT_ONCE {
@@ -218,4 +218,165 @@ fn name(pod: &PodRef) -> String {
 
 fn goes_on(run: &ShutdownStatus) -> bool {
     !run.cancelled && run.released_after.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::pin::pin;
+    use std::sync::{Arc, Mutex};
+
+    use agent_core::agent::{Features, Settings};
+    use agent_core::pod::PodView;
+    use agent_core::protocol::action::Purpose;
+    use agent_core::protocol::event::{Announcement, LogindState};
+    use agent_core::protocol::node::{Healthz, KubeletFacts};
+    use agent_core::shutdown::candidates::BarePods;
+    use futures::{FutureExt as _, poll};
+    use prometheus::Registry;
+    use serde_json::json;
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::source::wire_pod::WirePod;
+
+    /// How many calls end at once.
+    const CALLS: usize = 32;
+
+    /// A pod that runs under the mark of a shutdown that is forgotten.
+    fn marked(number: usize) -> PodView {
+        let pod = json!({
+            "metadata": {"uid": format!("u{number}"), "namespace": "a", "name": format!("p{number}")},
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]},
+            "status": {
+                "phase": "Running",
+                "containerStatuses": [
+                    {"name": "main", "state": {"running": {"startedAt": "2026-11-21T13:30:00Z"}}},
+                ],
+                "conditions": [{
+                    "type": "DisruptionTarget",
+                    "status": "True",
+                    "reason": "TerminationByKubelet",
+                    "message": "Pod was terminated in response to imminent node shutdown.",
+                    "lastTransitionTime": "2026-11-21T13:40:00Z",
+                }],
+            },
+        });
+        serde_json::from_value::<WirePod>(pod).expect("must parse").view()
+    }
+
+    /// All reads end at once, when the gate opens; nothing else ends.
+    struct Gated {
+        gate: watch::Receiver<bool>,
+        pods: BTreeMap<String, PodView>,
+        begun: Arc<Mutex<Vec<&'static str>>>,
+        ended: mpsc::UnboundedSender<()>,
+    }
+
+    impl Sinks for Gated {
+        fn lane(&self, _: &Action) -> Lane {
+            Lane::Free
+        }
+
+        fn carry_out(&self, action: Action) -> BoxFuture<'static, ActionResult> {
+            let kind = match &action {
+                Action::ReadPod(_) => "read",
+                Action::PatchStatus { purpose: Purpose::Clear, .. } => "clear",
+                Action::Announce(text) if text.starts_with("shutting-down") => "announce",
+                _ => "other",
+            };
+            self.begun.lock().expect("must not be poisoned").push(kind);
+            let Action::ReadPod(pod) = action else { return pending().boxed() };
+            let (mut gate, ended) = (self.gate.clone(), self.ended.clone());
+            let view = self.pods.get(&pod.name).cloned().map(Box::new);
+            async move {
+                gate.wait_for(|open| *open).await.expect("must not be closed");
+                ended.send(()).expect("must be counted");
+                ActionResult::Pod(Ok(view))
+            }
+            .boxed()
+        }
+    }
+
+    fn settings() -> Settings {
+        Settings {
+            boot_id: "boot-1".into(),
+            booted_at: None,
+            own_pod: None,
+            priority_groups: None,
+            priority_max: 2_000_000_000,
+            bare_pods: BarePods::Leave,
+            runtime: false,
+            logind: true,
+            raise_delay: false,
+            enforce: true,
+            in_flight_max: 2 * CALLS,
+            features: Features::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_that_end_one_after_the_other_hold_up_no_event() {
+        let uptime = Duration::from_hours(1);
+        let wall = "2026-11-21T14:00:00Z".parse().expect("must be a time");
+        let now = Now { monotonic: uptime, boot: uptime, wall };
+        let (open, gate) = watch::channel(false);
+        let (events, heard) = mpsc::channel(8);
+        let (ended, mut ends) = mpsc::unbounded_channel();
+        let (status, _shown) = watch::channel(Status::default());
+        let begun = Arc::new(Mutex::new(Vec::new()));
+        let pods: Vec<PodView> = (0..CALLS).map(marked).collect();
+        let by_name = pods.iter().map(|pod| (pod.name.clone(), pod.clone())).collect();
+        let driver = Driver::new(Parts {
+            agent: Agent::new(settings(), &[], now),
+            node: "n1".to_owned(),
+            clock: Box::new(move || now),
+            events: heard,
+            sinks: Gated { gate, pods: by_name, begun: Arc::clone(&begun), ended },
+            metrics: Metrics::new(&Registry::new()).expect("must register"),
+            shown: Shown { status, hurry: Default::default() },
+            traces: Traces::default(),
+        });
+        let count = |kind| {
+            let begun = begun.lock().expect("must not be poisoned");
+            begun.iter().filter(|begun| **begun == kind).count()
+        };
+        let mut run = pin!(driver.run(CancellationToken::new()));
+
+        let lives = KubeletFacts {
+            unit_active: Some(true),
+            healthy: Some(Healthz::Ok),
+            lock_armed: Some(false),
+            ..KubeletFacts::default()
+        };
+        let calm = LogindState {
+            owner: ":1.0".into(),
+            delay: Some(Duration::from_secs(30)),
+            preparing: false,
+            scheduled: None,
+            lock_listed: false,
+        };
+        for event in [Event::KubeletSeen(lives), Event::LogindSeen(calm), Event::PodsListed(pods)] {
+            events.try_send(event).expect("must have room");
+        }
+        assert!(poll!(&mut run).is_pending());
+        assert_eq!(count("read"), CALLS, "{begun:?}");
+
+        // All reads end, and a shutdown is announced, before the driver goes on.
+        open.send(true).expect("must be awaited");
+        for _ in 0..CALLS {
+            ends.recv().await.expect("must end");
+        }
+        yield_now().await;
+        let announcement = Announcement { granted: None, kind: None };
+        events.try_send(Event::ShutdownAnnounced(announcement)).expect("must have room");
+        while count("announce") == 0 {
+            assert!(poll!(&mut run).is_pending());
+            yield_now().await;
+        }
+        let begun = begun.lock().expect("must not be poisoned");
+        let before = begun.iter().take_while(|kind| **kind != "announce");
+        let before = before.filter(|kind| **kind == "clear").count();
+        assert!(before <= 1, "{before} results came first: {begun:?}");
+    }
 }
