@@ -12,7 +12,7 @@ use epilogue_runtime::process;
 use epilogue_runtime::signals::Signals;
 use epilogue_runtime::tasks::TaskGroup;
 use epilogue_runtime::traces::Tracer;
-use epilogue_runtime::watch::{Signs, Watches};
+use epilogue_runtime::watch::{Newest, Signs, Watches};
 use jiff::Timestamp;
 use prometheus::Registry;
 use tokio::sync::{mpsc, watch};
@@ -27,7 +27,7 @@ use crate::host::Host;
 use crate::memory_lock;
 use crate::metrics::{Metrics, StatusCollector, TokenCollector};
 use crate::sink::AllSinks;
-use crate::sink::api::ApiSink;
+use crate::sink::api::{ApiSink, NewestVersions};
 use crate::sink::events::EventSink;
 use crate::sink::journal::JournalSink;
 use crate::sink::logind::LogindSink;
@@ -74,6 +74,7 @@ struct Shared {
     signs: [Signs; 2],
     status: watch::Receiver<Status>,
     hurry: [watch::Receiver<bool>; 2],
+    newest: NewestVersions,
     events: mpsc::Sender<Event>,
 }
 
@@ -203,6 +204,7 @@ impl Shared {
             metrics,
             status: shown.status.subscribe(),
             hurry: shown.hurry.each_ref().map(watch::Sender::subscribe),
+            newest: NewestVersions::default(),
             events,
             config,
         })
@@ -247,8 +249,9 @@ impl Shared {
         let logind = LogindSink::new(bus.clone(), self.host.clone(), self.words.clone());
         let (dir, runtime) = (&self.config.kubelet.dir, runtime.clone());
         let measure = MeasureSink::new(self.host.clone(), dir, clock.clone(), runtime.clone());
+        let newest = self.newest.clone();
         let sinks = AllSinks {
-            api: ApiSink::new(writes.clone(), node.clone(), metrics.clone()),
+            api: ApiSink::new(writes.clone(), node.clone(), metrics.clone(), newest),
             notices,
             clock: clock.clone(),
             logind: Arc::new(logind),
@@ -308,16 +311,17 @@ impl Shared {
             let policies = policies::run(reads.clone(), config.node.clone(), events.clone());
             group.spawn_until_stopped("policies", policies);
         }
-        let [pods, node] = [self.watch(0), self.watch(1)];
+        let NewestVersions { pods, nodes } = self.newest.clone();
+        let [pods, node] = [self.watch(0, pods), self.watch(1, nodes)];
         let pods = pods::run(reads.clone(), pods, events.clone());
         group.spawn_until_stopped("watch of pods", pods);
         let node = node::run(reads.clone(), node, events.clone());
         group.spawn_until_stopped("watch of the node", node);
     }
 
-    fn watch(&self, number: usize) -> Watch {
+    fn watch(&self, number: usize, newest: Newest) -> Watch {
         let (signs, hurry) = (self.signs[number].clone(), self.hurry[number].clone());
-        Watch { node: self.config.node.clone(), signs, hurry }
+        Watch { node: self.config.node.clone(), signs, hurry, newest }
     }
 
     fn kubelet(&self, age: LeaseAge) -> KubeletSource {

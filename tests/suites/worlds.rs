@@ -19,6 +19,7 @@ mod plots;
 mod shutdown;
 mod wire;
 mod world;
+mod young_backup;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;

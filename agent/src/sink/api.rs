@@ -11,6 +11,7 @@ use epilogue_common::names::node::{READINESS, SHUTTING_DOWN_TAINT, STATE};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::api_error::classify;
 use epilogue_runtime::reply;
+use epilogue_runtime::watch::Newest;
 use http::{HeaderValue, Method, header};
 use kube::Client;
 use serde::Deserialize;
@@ -26,12 +27,24 @@ use crate::source::wire_pod::WirePod;
 const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 /// The agent's name in `managedFields`.
 const MANAGER: &str = "epilogue-agent";
+const NODES: &str = "/api/v1/nodes";
 /// A write needs only the metadata of its result.
 const BRIEF: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
-/// What the agent needs of an answer to a patch.
+/// The newest known versions, from the watches and from the answers to calls. A backup of etcd may
+/// be older than an answer, and younger than all that a watch has shown: the watch notices it by
+/// these. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct NewestVersions {
+    /// Of pods.
+    pub pods: Newest,
+    /// Of nodes.
+    pub nodes: Newest,
+}
+
+/// What the agent needs of an answer to a write.
 #[derive(Deserialize)]
-struct Patched {
+struct Written {
     metadata: Version,
 }
 
@@ -47,12 +60,13 @@ pub struct ApiSink {
     client: Client,
     node: String,
     metrics: Metrics,
+    newest: NewestVersions,
 }
 
 impl ApiSink {
-    /// A sink for the node of this name.
-    pub fn new(client: Client, node: String, metrics: Metrics) -> Self {
-        Self { client, node, metrics }
+    /// A sink for the node of this name, which notes the versions of answers.
+    pub fn new(client: Client, node: String, metrics: Metrics, newest: NewestVersions) -> Self {
+        Self { client, node, metrics, newest }
     }
 
     /// Carries out one of the actions that it takes.
@@ -104,7 +118,11 @@ impl ApiSink {
 
     async fn read(&self, pod: &PodRef) -> Outcome<Option<Box<PodView>>> {
         match self.get::<WirePod>(&pod_path(pod)).await {
-            Ok(found) if found.is(&pod.uid) => Ok(Some(Box::new(found.view()))),
+            Ok(found) if found.is(&pod.uid) => {
+                let found = found.view();
+                note(&self.newest.pods, &found.resource_version);
+                Ok(Some(Box::new(found)))
+            }
             // A pod of the same name with another UID: the agent's pod is gone.
             Ok(_) => Ok(None),
             Err(failure) if failure.kind == FailureKind::NotFound => Ok(None),
@@ -115,9 +133,7 @@ impl ApiSink {
     /// Returns the version that the write has made, if the answer says it.
     async fn patch_pod_status(&self, pod: &PodRef, body: &Value) -> Outcome<Option<String>> {
         let path = format!("{}/status?fieldManager={MANAGER}", pod_path(pod));
-        let answer = self.send(Method::PATCH, &path, STRATEGIC, body).await?;
-        let patched = serde_json::from_str::<Patched>(&answer);
-        Ok(patched.ok().map(|patched| patched.metadata.resource_version))
+        self.send(Method::PATCH, &path, STRATEGIC, body).await
     }
 
     async fn delete(&self, pod: &PodRef, version: &str, grace_seconds: u32) -> Outcome<()> {
@@ -153,7 +169,7 @@ impl ApiSink {
     }
 
     fn node_path(&self) -> String {
-        format!("/api/v1/nodes/{}", self.node)
+        format!("{NODES}/{}", self.node)
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
@@ -166,11 +182,29 @@ impl ApiSink {
         self.send(Method::PATCH, &path, kind, body).await.map(drop)
     }
 
-    async fn send(&self, method: Method, path: &str, kind: &str, body: &Value) -> Outcome<String> {
+    /// Returns the version of the written object, if the answer says it.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        kind: &str,
+        body: &Value,
+    ) -> Outcome<Option<String>> {
         let mut request = request(method, path, Some((kind, body)))?;
         request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(BRIEF));
-        self.client.request_text(request).await.map_err(classify)
+        let answer = self.client.request_text(request).await.map_err(classify)?;
+        let written = serde_json::from_str::<Written>(&answer);
+        let version = written.ok().map(|written| written.metadata.resource_version);
+        let is_node = path.starts_with(NODES);
+        let newest = if is_node { &self.newest.nodes } else { &self.newest.pods };
+        note(newest, version.as_deref().unwrap_or_default());
+        Ok(version)
     }
+}
+
+/// Notes the version of an object in an answer.
+fn note(newest: &Newest, version: &str) {
+    newest.reached(version.parse().unwrap_or(0));
 }
 
 fn pod_path(pod: &PodRef) -> String {

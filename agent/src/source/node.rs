@@ -118,8 +118,15 @@ pub async fn run(client: Client, watch: Watch, events: mpsc::Sender<Event>) {
     let mut observed = pin!(observed);
     let mut last = None;
     while let Some(event) = observed.next().await {
-        let WatchEvent::Shown(node) = event else { continue };
-        let view = node.view();
+        let view = match event {
+            WatchEvent::Shown(node) => node.view(),
+            // The same view tells that what was written since is undone.
+            WatchEvent::Restored => {
+                last = None;
+                continue;
+            }
+            _ => continue,
+        };
         if last.as_ref() != Some(&view) {
             last = Some(view.clone());
             tell(&events, Event::NodeObserved(view)).await;

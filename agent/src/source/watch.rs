@@ -30,6 +30,8 @@ pub struct Watch {
     pub signs: Signs,
     /// Whether a shutdown is in progress.
     pub hurry: Receiver<bool>,
+    /// The newest version that is known, also from the answers to the agent's calls.
+    pub newest: Newest,
 }
 
 /// A kind of objects, and the field of them that names the node.
@@ -65,7 +67,7 @@ impl Watch {
             selector: Some(format!("{field}={}", self.node)),
             read: Read { json, protobuf: None },
             version,
-            newest: Newest::default(),
+            newest: self.newest,
             signs: self.signs,
             relist: Relist::default(),
             page_size: PAGE_SIZE,

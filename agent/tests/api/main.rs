@@ -11,7 +11,7 @@ use agent_core::pod::PodUid;
 use agent_core::protocol::action::{Action, Notice, PodRef, Purpose};
 use agent_core::protocol::event::ActionResult;
 use epilogue_agent::metrics::Metrics;
-use epilogue_agent::sink::api::ApiSink;
+use epilogue_agent::sink::api::{ApiSink, NewestVersions};
 use epilogue_agent::sink::events::EventSink;
 use epilogue_common::outcome::{FailureKind, Outcome};
 use jiff::Timestamp;
@@ -31,7 +31,7 @@ async fn carried_out(action: Action, answers: Vec<Answer>) -> (ActionResult, Vec
     let (client, server) = Server::client(answers);
     let registry = Registry::new();
     let metrics = Metrics::new(&registry).expect("must register");
-    let sink = ApiSink::new(client, "n1".to_owned(), metrics);
+    let sink = ApiSink::new(client, "n1".to_owned(), metrics, NewestVersions::default());
     let result = sink.carry_out(action).await;
     assert_ne!(label(&registry, "api_calls_total"), "none", "each call has a name in metrics");
     (result, server.asked())

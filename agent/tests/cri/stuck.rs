@@ -16,7 +16,7 @@ use epilogue_agent::clock::Clock;
 use epilogue_agent::cri::{Runtime, Stop};
 use epilogue_agent::driver::{Driver, Lane, Parts, Shown, Sinks};
 use epilogue_agent::metrics::Metrics;
-use epilogue_agent::sink::api::ApiSink;
+use epilogue_agent::sink::api::{ApiSink, NewestVersions};
 use epilogue_agent::traces::Traces;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -53,7 +53,7 @@ impl Api {
         });
         let client = kube::Client::new(service, "default");
         let metrics = Metrics::new(&Registry::new()).expect("must register");
-        ApiSink::new(client, "n1".to_owned(), metrics)
+        ApiSink::new(client, "n1".to_owned(), metrics, NewestVersions::default())
     }
 
     async fn answer(&self, request: Request<Body>) -> Response<Body> {

@@ -134,6 +134,7 @@ where
     T: Send + 'static,
 {
     let demands = scope.relist.demands();
+    scope.newest.watched(&scope.signs);
     let watch = Watch {
         client,
         reached: Reached::new(scope.newest.clone()),

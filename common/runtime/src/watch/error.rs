@@ -9,6 +9,9 @@ use super::IDLE_MAX;
 use super::wire::{self, Format};
 use crate::api_error::classify;
 
+/// The reason of a failure because the API has gone back.
+pub(super) const RESTORED: &str = "restored";
+
 /// The status code for an expired version.
 const GONE: u16 = 410;
 
@@ -66,7 +69,7 @@ impl WatchError {
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Expired => "expired",
-            Self::Restored { .. } => "restored",
+            Self::Restored { .. } => RESTORED,
             Self::NoStreaming => "no_streaming",
             Self::Failed(_) => "request",
             Self::Reported(_) => "reported",
