@@ -102,7 +102,14 @@ fn with_faults_and_crashes_each_pod_counts_once() {
     let lost = reports.iter().flat_map(|it| &it.log).filter(|access| access.is_lost).count();
     let answered =
         |code| reports.iter().flat_map(|it| &it.log).filter(|it| it.code == code).count();
+    let writes = |it: &&Access| {
+        matches!(it.verb, Verb::Create | Verb::Update) && matches!(it.kind, Kind::Pod | Kind::Job)
+    };
+    let by_us = || reports.iter().flat_map(|it| &it.log).filter(writes);
+    let by_us = || by_us().filter(|it| it.agent.starts_with(CONTROLLER) && it.code < 300);
     for (what, count) in [
+        ("writes in protobuf", by_us().filter(|it| it.is_protobuf).count()),
+        ("writes in JSON", by_us().filter(|it| !it.is_protobuf).count()),
         ("lost replies", lost),
         ("conflicts", answered(409)),
         ("refusals", answered(429) + answered(500) + answered(503)),

@@ -30,6 +30,8 @@ pub struct Access {
     pub query: Arc<BTreeMap<String, String>>,
     /// Its body; null without one.
     pub body: Arc<Value>,
+    /// Whether its body or its answer is protobuf.
+    pub is_protobuf: bool,
     /// The HTTP status code of its answer.
     pub code: u16,
     /// `reason` of a refusal.

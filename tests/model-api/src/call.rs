@@ -6,6 +6,7 @@ use http::{HeaderMap, Method, Uri, header};
 use serde_json::Value;
 
 use crate::kind::{Kind, NEW_EVENTS};
+use crate::protobuf::{self, MAGIC, PROTOBUF};
 use crate::refusal::Refusal;
 
 /// What a call does.
@@ -51,6 +52,8 @@ pub(crate) struct Call {
     pub(crate) content: String,
     /// Whether the reply is reduced to the metadata.
     pub(crate) brief: bool,
+    /// Whether the reply may be protobuf.
+    pub(crate) protobuf: bool,
     /// Whether the call is one of `events.k8s.io`.
     pub(crate) new_events: bool,
 }
@@ -96,6 +99,7 @@ impl Call {
             query,
             agent: text(header::USER_AGENT),
             content: text(header::CONTENT_TYPE),
+            protobuf: text(header::ACCEPT).starts_with(PROTOBUF),
             brief: text(header::ACCEPT).contains("as=PartialObjectMetadata"),
             new_events: group == NEW_EVENTS,
         };
@@ -167,6 +171,9 @@ impl Call {
 
     /// Reads its body; null without one.
     pub(crate) fn body(&self, bytes: &[u8]) -> Result<Value, Refusal> {
+        if self.content.starts_with(PROTOBUF) && bytes.starts_with(MAGIC) {
+            return protobuf::read(bytes).map_err(Refusal::bad_request);
+        }
         if self.content.contains("protobuf") {
             return Err(Refusal::unsupported(&self.content));
         }

@@ -151,6 +151,8 @@ pub(crate) struct Faults {
     pub(crate) page_max: Option<usize>,
     /// Whether a watch that asks for initial events is invalid.
     pub(crate) denies_streamed_lists: bool,
+    /// Whether all replies are JSON.
+    pub(crate) denies_protobuf: bool,
 }
 
 /// What the faults do to one call.

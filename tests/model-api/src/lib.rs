@@ -17,6 +17,7 @@ mod list;
 mod metadata;
 mod patch;
 mod pods;
+mod protobuf;
 mod refusal;
 mod rules;
 mod selector;

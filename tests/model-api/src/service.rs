@@ -24,6 +24,7 @@ use crate::access_log::Access;
 use crate::call::{Call, Verb};
 use crate::faults::{Fate, Fault, FaultId, Flaw};
 use crate::kind::Kind;
+use crate::protobuf::{self, PROTOBUF};
 use crate::refusal::Refusal;
 use crate::rules;
 use crate::state::{Answer, State};
@@ -130,6 +131,11 @@ impl ModelApi {
         self.state.lock().faults.page_max = max;
     }
 
+    /// Whether the server answers in protobuf who asks for it, as a real one always does.
+    pub fn set_speaks_protobuf(&self, speaks: bool) {
+        self.state.lock().faults.denies_protobuf = !speaks;
+    }
+
     /// Whether watches may begin with a list, as they may since Kubernetes 1.34.
     pub fn set_streams_lists(&self, streams: bool) {
         self.state.lock().faults.denies_streamed_lists = !streams;
@@ -176,8 +182,9 @@ impl ModelApi {
         let (parts, body) = request.into_parts();
         let call = match Call::read(&parts.method, &parts.uri, &parts.headers) {
             Ok(call) => call,
-            Err(refusal) => return respond(refusal.code, &refusal.status(), None),
+            Err(refusal) => return respond(refusal.code, &refusal.status(), None, false),
         };
+        let call = Call { protobuf: call.protobuf && self.speaks_protobuf(call.kind), ..call };
         let (fate, starts) = self.begin(&call);
         if !fate.delay.is_zero() {
             tokio::time::sleep(fate.delay).await;
@@ -204,6 +211,10 @@ impl ModelApi {
             (Some(Ok(stream)), Ok(_)) => streaming(stream, call),
             (_, done) => reply(&call, done),
         }
+    }
+
+    fn speaks_protobuf(&self, kind: Kind) -> bool {
+        !self.state.lock().faults.denies_protobuf && protobuf::knows(kind.facts().name)
     }
 
     /// What will happen to a call, and how often the server had started when it came.
@@ -239,8 +250,10 @@ impl ModelApi {
 
 fn reply(call: &Call, done: Result<Answer, Refusal>) -> Result<Response<ReplyBody>, BoxError> {
     match done {
-        Ok((code, object)) => respond(code, &as_asked(call, object), None),
-        Err(refusal) => respond(refusal.code, &refusal.status(), refusal.retry_after),
+        Ok((code, object)) => respond(code, &as_asked(call, object), None, call.protobuf),
+        Err(refusal) => {
+            respond(refusal.code, &refusal.status(), refusal.retry_after, call.protobuf)
+        }
     }
 }
 
@@ -281,19 +294,25 @@ fn respond(
     code: u16,
     content: &Value,
     retry_after: Option<u32>,
+    protobuf: bool,
 ) -> Result<Response<ReplyBody>, BoxError> {
-    let mut response =
-        Response::builder().status(code).header(header::CONTENT_TYPE, "application/json");
+    let (format, bytes) = if protobuf {
+        (PROTOBUF, protobuf::object(content))
+    } else {
+        ("application/json", content.to_string().into_bytes())
+    };
+    let mut response = Response::builder().status(code).header(header::CONTENT_TYPE, format);
     if let Some(seconds) = retry_after {
         response = response.header(header::RETRY_AFTER, seconds);
     }
-    let body = Full::new(Bytes::from(content.to_string()));
+    let body = Full::new(Bytes::from(bytes));
     let body = body.map_err(|never: Infallible| match never {}).boxed_unsync();
     Ok(response.body(body)?)
 }
 
-/// The reply of a watch: one line for each event.
+/// The reply of a watch: one line for each event, or one frame.
 fn streaming(stream: Stream, call: Call) -> Result<Response<ReplyBody>, BoxError> {
+    let protobuf = call.protobuf;
     let lines = futures::stream::unfold(Some((stream, call)), async |open| {
         let (mut stream, call) = open?;
         match stream.next().await {
@@ -301,14 +320,20 @@ fn streaming(stream: Stream, call: Call) -> Result<Response<ReplyBody>, BoxError
                 if event["type"] != "ERROR" && event["type"] != "BOOKMARK" {
                     event["object"] = as_asked(&call, event["object"].take());
                 }
-                let line = Bytes::from(format!("{event}\n"));
-                Some((Ok(Frame::data(line)), Some((stream, call))))
+                let bytes = if call.protobuf {
+                    protobuf::frame(&event)
+                } else {
+                    format!("{event}\n").into_bytes()
+                };
+                Some((Ok(Frame::data(Bytes::from(bytes))), Some((stream, call))))
             }
             Next::End => None,
             Next::Break => Some((Err(BoxError::from(BROKEN)), None)),
         }
     });
-    let response = Response::builder().header(header::CONTENT_TYPE, "application/json");
+    let format =
+        if protobuf { format!("{PROTOBUF};stream=watch") } else { "application/json".to_owned() };
+    let response = Response::builder().header(header::CONTENT_TYPE, format);
     Ok(response.body(StreamBody::new(lines).boxed_unsync())?)
 }
 

@@ -12,6 +12,7 @@ use crate::call::{Call, PatchFormat, Verb};
 use crate::deletion::DeleteOptions;
 use crate::faults::{Faults, Flaw, Phase};
 use crate::kind::Kind;
+use crate::protobuf::PROTOBUF;
 use crate::refusal::Refusal;
 use crate::store::{Object, Store, version_of};
 use crate::{metadata, patch, pods, rules};
@@ -323,6 +324,7 @@ impl State {
             subresource: call.subresource.clone(),
             query: Arc::new(call.query.clone()),
             body: Arc::new(body),
+            is_protobuf: call.protobuf || call.content.starts_with(PROTOBUF),
             code,
             reason,
             answer: Arc::new(content),

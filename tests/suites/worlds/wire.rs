@@ -19,6 +19,9 @@ use tower::{BoxError, Service};
 use super::namespaces::DOOMED;
 use super::node_ledger::TAINT;
 
+/// How `Accept` begins for protobuf.
+const PROTOBUF: &[u8] = b"application/vnd.kubernetes.protobuf";
+
 /// A mistake that a controller could make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sabotage {
@@ -131,6 +134,11 @@ impl Wire {
     async fn send(self, request: Request<Body>) -> Result<Response<ReplyBody>, BoxError> {
         let (mut parts, body) = request.into_parts();
         parts.headers.insert(header::USER_AGENT, self.agent.clone());
+        let accept = parts.headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
+        if self.sabotage.is_some() && accept.is_some_and(|it| it.starts_with(PROTOBUF)) {
+            // A mistake changes what it can read.
+            parts.headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        }
         if parts.uri.query().is_some_and(|query| query.contains("dryRun=All")) {
             return Ok(forbidden());
         }

@@ -136,6 +136,8 @@ impl World {
         let mut random = Random::new(seed);
         let start: Timestamp = "2026-11-20T00:00:00Z".parse().expect("must be a time");
         let api = ModelApi::new(start);
+        // Where it does not, the controller reads and writes JSON.
+        api.set_speaks_protobuf((seed / 4).is_multiple_of(2));
         if options.faults {
             // Every second server streams no lists, and all give small pages.
             api.set_streams_lists(seed % 2 == 1);
