@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use agent_core::shutdown::logind_conf::{ConfFile, DROP_IN_DIRS, MAIN_FILES};
 use thiserror::Error;
+use tokio::task::JoinError;
 
 use crate::ports::Ports;
 
@@ -76,10 +77,7 @@ impl Host {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
-        if self.inline {
-            return work();
-        }
-        match tokio::task::spawn_blocking(work).await {
+        match self.try_blocking(work).await {
             Ok(value) => value,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
@@ -87,6 +85,17 @@ impl Host {
                 Err(_) => std::future::pending().await,
             },
         }
+    }
+
+    /// The same; an error if the work panicked, or if the runtime is shutting down.
+    pub(crate) async fn try_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        if self.inline {
+            return Ok(work());
+        }
+        tokio::task::spawn_blocking(work).await
     }
 
     /// The path of a host's file.

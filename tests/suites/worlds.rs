@@ -5,17 +5,21 @@
 //! Replay a seed with `EPILOGUE_WORLD_SEED=17 cargo lab test worlds NAME`.
 
 mod admission;
+mod agent_process;
 mod backup;
 mod bus;
 mod faults;
 mod host;
 mod kubelet;
 mod ledger;
+mod memory;
 mod namespaces;
 mod node_ledger;
 mod pace;
 mod plan_checks;
 mod plots;
+mod shortage;
+mod shortage_ledger;
 mod shutdown;
 mod wire;
 mod world;
@@ -35,12 +39,15 @@ use host::AGENT;
 use ledger::CONTROLLER;
 use namespaces::DOOMED;
 use node_ledger::Met;
+use shortage::Pressure;
 use shutdown::{Kubelet, Story};
 use wire::Sabotage;
 use world::{Options, Report, run};
 
 /// Seeds of each kind of world.
 const SEEDS: u64 = 20;
+/// The same where an agent measures its node each second.
+const SEEDS_OF_SHORTAGES: u64 = 8;
 /// How often what a test is about must be met in all seeds together.
 const MET_MIN: usize = 5;
 /// The same for each kubelet that fails.
@@ -65,8 +72,13 @@ fn asked_seeds() -> Option<RangeInclusive<u64>> {
 
 /// Runs the seeds, and returns what they drew and did.
 fn run_all(what: &str, options: Options) -> Vec<Report> {
+    run_some(what, options, SEEDS)
+}
+
+/// The same with so many seeds, if none are asked for.
+fn run_some(what: &str, options: Options, seeds: u64) -> Vec<Report> {
     show_log();
-    let seeds = asked_seeds().unwrap_or(1..=SEEDS);
+    let seeds = asked_seeds().unwrap_or(1..=seeds);
     let (begun, mut reports, mut failures) = (Instant::now(), Vec::new(), Vec::new());
     for seed in seeds {
         let report = run(seed, options);
@@ -261,6 +273,58 @@ fn a_cancelled_shutdown_amid_faults_leaves_no_mark() {
     assert!(cancelled >= MET_MIN || reports.len() == 1, "too few: {cancelled}");
 }
 
+#[test]
+fn a_node_that_runs_short_of_memory_evicts_the_right_pods_and_they_complete_elsewhere() {
+    let options = Options { shortage: Some(Pressure::Enforce), ..Options::default() };
+    assert_shortages_met(&run_some("shortage", options, SEEDS_OF_SHORTAGES), false);
+}
+
+#[test]
+fn a_shortage_amid_faults_evicts_the_right_pods_and_oom_kills_are_explained() {
+    let options = Options { shortage: Some(Pressure::Enforce), faults: true, ..Options::default() };
+    assert_shortages_met(&run_some("shortage, faults", options, SEEDS_OF_SHORTAGES), true);
+}
+
+#[test]
+fn an_agent_that_must_not_evict_leaves_that_to_the_kernel_and_explains_it() {
+    let mut reports = Vec::new();
+    for (what, pressure) in [("observed", Pressure::Observe), ("ignored", Pressure::Off)] {
+        let options = Options { shortage: Some(pressure), ..Options::default() };
+        let what = format!("{what} shortage");
+        reports.extend(run_some(&what, options, SEEDS_OF_SHORTAGES / 2));
+    }
+    let [limit, node] = explained(&reports);
+    println!("explained: {limit} at a limit, {node} for the node");
+    let is_met = limit >= MET_MIN && node >= MET_MIN;
+    assert!(is_met || asked_seeds().is_some(), "too few: {limit}, {node}");
+}
+
+/// The pods that say why the kernel killed them: at a limit, and for the node.
+fn explained(reports: &[Report]) -> [usize; 2] {
+    let met = || reports.iter().filter_map(|it| it.shortage);
+    [0, 1].map(|cause| met().map(|it| it.explained[cause]).sum())
+}
+
+/// Pods must have been evicted, and some not for their size alone.
+fn assert_shortages_met(reports: &[Report], has_faults: bool) {
+    let met = || reports.iter().filter_map(|it| it.shortage);
+    let [limit, _] = explained(reports);
+    let ranked: usize = met().map(|it| it.ranked).sum();
+    let calls = reports.iter().flat_map(|it| &it.log).filter(|it| it.agent.starts_with(AGENT));
+    let failed = calls.filter(|it| it.is_lost || matches!(it.code, 403 | 409 | 429 | 500 | 503));
+    let failed = failed.count();
+    for (what, count) in [
+        ("marks", met().map(|it| it.marked).sum()),
+        ("evictions", met().map(|it| it.evicted).sum()),
+        ("evictions by priority or request", if has_faults { MET_MIN } else { ranked }),
+        ("kills at a limit", limit),
+        ("failed calls of the agent", if has_faults { failed } else { MET_MIN }),
+    ] {
+        println!("{what}: {count}");
+        assert!(count >= MET_MIN || reports.len() == 1, "too few {what}: {count}");
+    }
+}
+
 /// How often a list of such a user agent was too old to go on with its next page.
 fn expired_pages(reports: &[Report], agent: &str) -> usize {
     let is_one = |it: &&Access| {
@@ -335,6 +399,7 @@ fn a_seed_replays_exactly() {
         Options { shuts_down: true, ..Options::default() },
         Options { shuts_down: true, kubelet_fails: true, ..Options::default() },
         Options { shuts_down: true, faults: true, cancels: true, ..Options::default() },
+        Options { shortage: Some(Pressure::Enforce), faults: true, ..Options::default() },
     ] {
         let (first, again) = (run(1, options), run(1, options));
         let (first, again) = (lines(&first.log), lines(&again.log));
@@ -359,6 +424,10 @@ fn assert_caught(sabotage: Sabotage, text: &str) {
         admission,
         dooms: sabotage.is_of_namespaces(),
         kubelet_fails: sabotage.is_of_kubelets(),
+        shortage: sabotage.is_of_memory().then_some(match sabotage {
+            Sabotage::EvictAnyway => Pressure::Observe,
+            _ => Pressure::Enforce,
+        }),
         ..Options::default()
     };
     let mut found = Vec::new();
@@ -425,4 +494,26 @@ caught! {
         LeaveStuck by "is stuck";
     an_agent_that_is_gone_at_once_is_caught:
         LeaveAtOnce by "the lock is released";
+    an_agent_that_evicts_the_smallest_pod_is_caught:
+        EvictSmallest by "another comes first";
+    an_agent_that_evicts_for_nothing_is_caught:
+        EvictForNothing by "memory is not short";
+    an_agent_that_evicts_and_may_only_observe_is_caught:
+        EvictAnyway by "although pressure is Observe";
+    an_agent_that_only_observes_a_shortage_is_caught:
+        OnlyObserve by "no memory is left";
+    an_agent_that_evicts_pods_without_their_mark_is_caught:
+        EvictUnmarked by "is stopped without its mark";
+    an_agent_that_fails_pods_when_it_evicts_them_is_caught:
+        FailEvicted by "while its container runs";
+    an_agent_that_leaves_a_node_short_of_memory_is_caught:
+        OnlyObserve by "stays short of memory";
+    an_agent_that_takes_the_marks_of_evicted_pods_back_is_caught:
+        UnmarkEvicted by "by an eviction without DisruptionTarget";
+    an_agent_that_says_that_evicted_pods_were_killed_is_caught:
+        ExplainEvicted by "was not killed, and says so";
+    an_agent_that_never_explains_an_oom_kill_is_caught:
+        NeverExplain by "and says null";
+    an_agent_that_blames_the_node_for_a_limit_is_caught:
+        BlameNode by "says \"NodeOutOfMemory\"";
 }

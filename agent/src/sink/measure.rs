@@ -10,7 +10,6 @@ use agent_core::protocol::pressure::{ContainerFigures, Figures, PodFigures, Reso
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use crate::cgroups::{Kubepods, PodCgroup};
@@ -115,7 +114,7 @@ impl MeasureSink {
         let paths = if rest { None } else { Some(self.places().await) };
         let shared = Arc::clone(&self.shared);
         let (found, files) = oneshot::channel();
-        let sampled = spawn_blocking(move || {
+        let sampled = self.shared.host.try_blocking(move || {
             // Not held any more while a disk hangs.
             let files = shared.sampler.try_lock();
             let files = files.map(|mut it| it.take_sample(shared.clock.now().monotonic));
@@ -214,7 +213,7 @@ impl MeasureSink {
         read: fn(&[PodCgroup], &BTreeSet<PodUid>) -> BTreeMap<PodUid, T>,
     ) -> Outcome<BTreeMap<PodUid, T>> {
         let host = self.shared.host.clone();
-        let found = alongside(move || {
+        let found = alongside(&self.shared.host, move || {
             let wanted: BTreeSet<PodUid> = pods.into_iter().collect();
             let pods = Kubepods::of(&host)?.pods().ok()?;
             Some(read(&pods, &wanted))
@@ -229,7 +228,7 @@ impl MeasureSink {
         };
         let shared = Arc::clone(&self.shared);
         let asked = pods.iter().filter(|uid| is_name(&uid.0)).count();
-        let measured = alongside(move || {
+        let measured = alongside(&self.shared.host, move || {
             let mut disks = shared.disks.try_lock()?;
             Some(disks.measure(&pods, layers.as_ref()))
         });
@@ -265,8 +264,11 @@ async fn asked<T>(what: &str, answer: impl Future<Output = Result<T, CriError>>)
 }
 
 /// Runs blocking work on a thread of its own, with a timeout.
-async fn alongside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
-    match timeout(FILES_TIME_MAX, spawn_blocking(work)).await {
+async fn alongside<T: Send + 'static>(
+    host: &Host,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Outcome<T> {
+    match timeout(FILES_TIME_MAX, host.try_blocking(work)).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error)) => Err(failure(&format!("measuring ended early: {error}"))),
         Err(_) => Err(not_read()),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use clap::Parser as _;
@@ -19,7 +20,7 @@ use futures::stream;
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use lab::nodes::processes::{Change, Observer, Processes, Signal};
-use model_api::ModelApi;
+use model_api::{Kind, ModelApi};
 use nix::sys::signal::Signal as UnixSignal;
 use tempfile::TempDir;
 use tokio::io::duplex;
@@ -30,6 +31,9 @@ use tonic::transport::{Endpoint, Server};
 
 use super::bus::Bus;
 use super::kubelet::{Answers, KubeletPorts};
+use super::memory::Memory;
+use super::shortage::Pressure;
+use super::shortage_ledger::THRESHOLD;
 use super::wire::{Sabotage, Wire};
 
 /// How the user agent of an agent begins.
@@ -65,6 +69,8 @@ pub(super) struct Host {
     runtime: Arc<RuntimeModel>,
     kubelet: KubeletPorts,
     processes: Arc<Table>,
+    /// The memory, and what the agent does about pressure.
+    memory: Option<(Arc<Memory>, Pressure)>,
 }
 
 /// The processes of the node.
@@ -111,15 +117,35 @@ impl Host {
         };
         let runtime = Arc::new(RuntimeModel::new(Handle::current(), clock));
         let (kubelet, processes) = (KubeletPorts::new(root.path()), Arc::new(table));
-        Self { name: node, bus, root, clock, runtime, kubelet, processes }
+        Self { name: node, bus, root, clock, runtime, kubelet, processes, memory: None }
+    }
+
+    /// The same node with a memory that its pods use.
+    #[must_use]
+    pub(super) fn with_memory(self, memory: Memory, pressure: Pressure) -> Self {
+        Self { memory: Some((Arc::new(memory), pressure)), ..self }
+    }
+
+    /// The directory of its files.
+    pub(super) fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Its memory, if it has one.
+    pub(super) fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref().map(|(memory, _)| &**memory)
     }
 
     /// What tells the node's runtime of its pods' processes.
     pub(super) fn observer(&self) -> Observer {
         let (table, runtime) = (Arc::clone(&self.processes), Arc::clone(&self.runtime));
+        let memory = self.memory.as_ref().map(|(memory, _)| Arc::clone(memory));
         Observer::new(move |change| {
             if change.node == table.node {
                 table.take(&runtime, change);
+                if let Some(memory) = &memory {
+                    table.account(&runtime, memory, change);
+                }
             }
         })
     }
@@ -180,15 +206,12 @@ impl Host {
     ) -> anyhow::Result<()> {
         let root = format!("--root={}", self.root.path().display());
         let node = format!("--node-name={}", self.name);
-        let arguments = [
-            "epilogue-agent",
-            "run",
-            &node,
-            &root,
-            "--metrics-bind-address=0",
-            "--pressure=off",
-            "--oom-causes=false",
-        ];
+        let mut arguments = vec!["epilogue-agent", "run", &node, &root, "--metrics-bind-address=0"];
+        let threshold = format!("--eviction-hard=memory.available<{THRESHOLD}");
+        match self.memory {
+            None => arguments.extend(["--pressure=off", "--oom-causes=false"]),
+            Some((_, pressure)) => arguments.extend([&threshold, pressure.flag(sabotage)]),
+        }
         let args = Args::try_parse_from(arguments).expect("must be arguments");
         let Command::Run(args) = args.command else { unreachable!("it is run") };
         let config = args.config().expect("must be a configuration");
@@ -222,6 +245,23 @@ impl Host {
 }
 
 impl Table {
+    /// Tells the memory of a pod's processes.
+    fn account(&self, runtime: &RuntimeModel, memory: &Memory, change: Change<'_>) {
+        let uid = change.uid;
+        match change.now {
+            Some(Processes::Run) => {
+                let pods = self.api.list(Kind::Pod, "");
+                let pod = pods.iter().find(|pod| pod["metadata"]["uid"] == uid);
+                let container = runtime.id(uid, change.container);
+                if let Some((pod, container)) = pod.zip(container) {
+                    memory.start(pod, uid, &container);
+                }
+            }
+            Some(Processes::Exited(_)) | None => memory.end(uid),
+            Some(Processes::None | Processes::End) => {}
+        }
+    }
+
     fn take(self: &Arc<Self>, runtime: &RuntimeModel, change: Change<'_>) {
         let at = self.clock.now();
         let uid = change.uid.to_owned();

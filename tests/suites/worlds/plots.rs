@@ -6,6 +6,8 @@ use lab::nodes::SCRIPT_ANNOTATION;
 use serde_json::{Value, json};
 use simulation::controller::Random;
 
+use super::memory::PLAN;
+
 /// A drawn Job.
 #[derive(Clone, Debug)]
 pub(super) struct Plot {
@@ -47,12 +49,14 @@ pub(super) enum Exactness {
     Restored,
     /// The same, and pods run long enough that a shutdown ends some.
     Shutdown,
+    /// The same, and pods use so much memory that some are evicted.
+    Shortage,
 }
 
 impl Exactness {
     /// Whether pods may fail that their scripts let succeed.
     fn is_lossy(self) -> bool {
-        matches!(self, Self::LostPods | Self::Restored | Self::Shutdown)
+        matches!(self, Self::LostPods | Self::Restored | Self::Shutdown | Self::Shortage)
     }
 }
 
@@ -81,13 +85,14 @@ impl Plot {
             _ => &of_all,
         };
         let (kind, mut spec, mut script, expect) = random.pick(choices)(random);
-        if exactness == Exactness::Shutdown {
+        if matches!(exactness, Exactness::Shutdown | Exactness::Shortage) {
             let is_long = random.percent(40);
             let seconds = if is_long { random.between(90, 240) } else { random.between(5, 60) };
             let on_term = random.pick(&ON_TERM);
             script = format!("succeed after={seconds}s {on_term}");
         }
-        if exactness.is_lossy() && !matches!(kind, "ignored" | "exhaust") {
+        let must_fit = matches!(kind, "ignored" | "exhaust") && exactness != Exactness::Shortage;
+        if exactness.is_lossy() && !must_fit {
             spec["backoffLimit"] = 50.into();
         }
         if random.percent(40) && spec.get("podFailurePolicy").is_none() {
@@ -104,6 +109,9 @@ impl Plot {
             spec["template"]["spec"]["priorityClassName"] = "system-cluster-critical".into();
             spec["template"]["spec"]["priority"] = 2_000_000_000.into();
         }
+        if exactness == Exactness::Shortage {
+            use_memory(random, kind, &mut spec["template"]);
+        }
         let name = format!("{kind}-{number}");
         let job = json!({
             "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec,
@@ -117,7 +125,8 @@ impl Plot {
     }
 
     /// What is wrong with the Job at the end.
-    pub(super) fn problems(&self, job: &Value, exactness: Exactness) -> Vec<String> {
+    /// The kernel has killed so many of its pods.
+    pub(super) fn problems(&self, job: &Value, exactness: Exactness, killed: i64) -> Vec<String> {
         let (name, status, expect) = (&self.name, &job["status"], &self.expect);
         let mut problems = Vec::new();
         let (kind, reason) = expect.ends;
@@ -141,7 +150,7 @@ impl Plot {
             Exactness::MorePods | Exactness::Restored if kind == "Failed" => {
                 failed >= *expect.failed.start()
             }
-            _ => !name.starts_with("ignored") || failed == 0,
+            _ => !name.starts_with("ignored") || failed <= killed,
         };
         if !fits {
             let expected = &expect.failed;
@@ -160,6 +169,28 @@ impl Plot {
             }
         }
         problems
+    }
+}
+
+/// Draws how much memory pods ask for and use, and their priority.
+fn use_memory(random: &mut Random, kind: &str, template: &mut Value) {
+    let is_limited = kind != "ignored" && random.percent(30);
+    let peak = if random.percent(30) { random.between(20, 200) } else { random.between(300, 1000) };
+    let rise = random.between(5, 30);
+    let limit = is_limited.then(|| random.between(100, 500));
+    let plan = json!({"peak": peak, "rise": rise, "limit": limit}).to_string();
+    template["metadata"]["annotations"][PLAN] = plan.into();
+    let container = &mut template["spec"]["containers"][0];
+    if let Some(limit) = limit {
+        container["resources"]["limits"]["memory"] = format!("{limit}Mi").into();
+    }
+    if random.percent(50) {
+        let request = limit.unwrap_or(random.between(50, 800));
+        container["resources"]["requests"]["memory"] = format!("{request}Mi").into();
+    }
+    if random.percent(30) {
+        template["spec"]["priorityClassName"] = "high".into();
+        template["spec"]["priority"] = 1_000.into();
     }
 }
 

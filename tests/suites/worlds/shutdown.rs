@@ -14,10 +14,9 @@ use lab::nodes::processes::Processes;
 use model_api::{Kind, ModelApi};
 use serde_json::Value;
 use simulation::controller::Random;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, sleep};
 
+use super::agent_process::AgentProcess;
 use super::host::{Deed, Host};
 use super::wire::Sabotage;
 use super::world::NAMESPACE;
@@ -38,7 +37,7 @@ const GRACEFUL_SECONDS: u32 = 30;
 /// Within this time the agent has to end deleted pods under a dead kubelet.
 const STUCK_WITHIN: Duration = Duration::from_mins(10);
 const AGENTS_LOCK: &str = "epilogue-agent";
-/// How long an agent may take to take its lock, and to end.
+/// How long an agent may take to take its lock.
 const AGENT_MAX: Duration = Duration::from_mins(1);
 
 /// The kubelet of a node that shuts down.
@@ -115,12 +114,13 @@ pub(super) struct Shutdown {
     api: ModelApi,
     random: Random,
     plan: Plan,
-    agent: Option<(JoinHandle<anyhow::Result<()>>, CancellationToken)>,
+    agent: AgentProcess,
 }
 
 impl Shutdown {
     pub(super) fn new(host: Arc<Host>, api: &ModelApi, random: Random, plan: Plan) -> Self {
-        let shutdown = Self { host, api: api.clone(), random, plan, agent: None };
+        let agent = AgentProcess::new(&host, api, plan.sabotage);
+        let shutdown = Self { host, api: api.clone(), random, plan, agent };
         if plan.kubelet == Kubelet::Graceful {
             shutdown.hold(KUBELETS_NUMBER, KUBELETS_LOCK);
             shutdown.host.kubelet().set_period(GRACEFUL_SECONDS);
@@ -137,11 +137,7 @@ impl Shutdown {
 
     /// Starts the agent.
     pub(super) fn start_agent(&mut self) {
-        let (host, api, sabotage) = (Arc::clone(&self.host), self.api.clone(), self.plan.sabotage);
-        let stop = CancellationToken::new();
-        let token = stop.clone();
-        let run = async move { host.run_agent(&api, sabotage, token).await };
-        self.agent = Some((tokio::spawn(run), stop));
+        self.agent.start();
     }
 
     /// Shuts the node down, or begins to.
@@ -151,10 +147,10 @@ impl Shutdown {
         // Without a crash, with one before the announcement, or with one after it.
         let crash = if self.plan.crashes { self.random.below(3) } else { 0 };
         if crash == 1 {
-            self.kill_agent().await;
+            self.agent.kill().await;
             self.wait(|state| !is_held(state, AGENTS_LOCK)).await;
             sleep(self.random.millis(100, 3_000)).await;
-            self.start_agent();
+            self.agent.start();
         }
         self.wait(|state| is_held(state, AGENTS_LOCK)).await;
         if crash == 2 {
@@ -166,7 +162,7 @@ impl Shutdown {
         login1.shut_down("poweroff").await;
         let due = announced + Duration::from_micros(login1.state().delay_us_max);
         if self.plan.sabotage == Some(Sabotage::LeaveAtOnce) {
-            self.kill_agent().await;
+            self.agent.kill().await;
         }
         let mut story = Story {
             node: name.clone(),
@@ -200,7 +196,7 @@ impl Shutdown {
             () = ends => {}
         }
         if story.off.is_some() {
-            self.kill_agent().await;
+            self.agent.kill().await;
             nodes.vanish(&name).await.expect("must be taken");
         }
         story.answered = self.host.kubelet().answered();
@@ -297,12 +293,12 @@ impl Shutdown {
             }
             let is_cancelled = cancel_at.is_some_and(|at| now >= at);
             if crash_at.take_if(|at| now >= *at).is_some() {
-                self.kill_agent().await;
+                self.agent.kill().await;
                 story.crashed = Some(time);
                 start_at = Some(now + self.random.millis(100, 3_000));
             }
             if start_at.take_if(|at| now >= *at || is_cancelled).is_some() {
-                self.start_agent();
+                self.agent.start();
             }
             if is_cancelled {
                 login1.cancel().await;
@@ -320,13 +316,6 @@ impl Shutdown {
         }
     }
 
-    async fn kill_agent(&mut self) {
-        if let Some((agent, _)) = self.agent.take() {
-            agent.abort();
-            drop(agent.await);
-        }
-    }
-
     /// Someone removes the Node of a machine that is off.
     pub(super) async fn remove_node(&mut self) {
         sleep(self.random.millis(0, 60_000)).await;
@@ -337,13 +326,7 @@ impl Shutdown {
 
     /// Stops an agent that still runs. Returns what was wrong.
     pub(super) async fn stop(&mut self) -> Option<String> {
-        let (agent, stop) = self.agent.take()?;
-        stop.cancel();
-        match timeout(AGENT_MAX, agent).await {
-            Ok(Ok(Ok(()))) => None,
-            Ok(ended) => Some(format!("the agent ended: {ended:?}")),
-            Err(_) => Some("the agent does not stop".to_owned()),
-        }
+        self.agent.stop().await
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use epilogue_runtime::rate_limit::{RateLimit, RateLimited};
 use futures::future::BoxFuture;
@@ -14,13 +15,17 @@ use kube::client::{Body, ClientBuilder};
 use lab::nodes::SCRIPT_ANNOTATION;
 use model_api::{Kind, ModelApi, ReplyBody};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 use tower::{BoxError, Service};
 
 use super::namespaces::DOOMED;
 use super::node_ledger::TAINT;
+use super::shortage_ledger::OOM_KILLED;
 
 /// How `Accept` begins for protobuf.
 const PROTOBUF: &[u8] = b"application/vnd.kubernetes.protobuf";
+/// How soon a mistake takes a mark back.
+const UNMARKED_AFTER: Duration = Duration::from_millis(200);
 
 /// A mistake that a controller could make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +72,26 @@ pub(super) enum Sabotage {
     LeaveStuck,
     /// Is gone as soon as a shutdown is announced.
     LeaveAtOnce,
+    /// Evicts the pod that uses least.
+    EvictSmallest,
+    /// Evicts although memory is not short.
+    EvictForNothing,
+    /// Evicts although it may only observe.
+    EvictAnyway,
+    /// Only observes that memory is short.
+    OnlyObserve,
+    /// Evicts pods without DisruptionTarget.
+    EvictUnmarked,
+    /// Calls pods Failed when it begins to evict them.
+    FailEvicted,
+    /// Takes DisruptionTarget back while an evicted pod ends.
+    UnmarkEvicted,
+    /// Says of evicted pods that the kernel killed them for memory.
+    ExplainEvicted,
+    /// Never says that a pod was killed for memory.
+    NeverExplain,
+    /// Says of each pod that was killed for memory that the node had none left.
+    BlameNode,
 }
 
 impl Sabotage {
@@ -81,6 +106,17 @@ impl Sabotage {
     /// Whether it is an agent's mistake under a kubelet that fails.
     pub(super) fn is_of_kubelets(self) -> bool {
         self == Self::LeaveStuck
+    }
+
+    /// Whether it is an agent's mistake when memory is short.
+    pub(super) fn is_of_memory(self) -> bool {
+        use Sabotage::{
+            BlameNode, EvictAnyway, EvictForNothing, EvictSmallest, EvictUnmarked, ExplainEvicted,
+            FailEvicted, NeverExplain, OnlyObserve, UnmarkEvicted,
+        };
+        let chooses = matches!(self, EvictSmallest | EvictForNothing | EvictAnyway | OnlyObserve);
+        let explains = matches!(self, ExplainEvicted | NeverExplain | BlameNode);
+        chooses || explains || matches!(self, EvictUnmarked | FailEvicted | UnmarkEvicted)
     }
 
     /// Whether it is a mistake in a namespace that is deleted.
@@ -228,10 +264,10 @@ impl Wire {
                 request.headers_mut().insert(header::CONTENT_TYPE, merge);
                 return Some(request);
             }
-            Sabotage::FailAtOnce if marks(object, "True") => {
+            Sabotage::FailAtOnce | Sabotage::FailEvicted if marks(object, "True") => {
                 object["status"]["phase"] = "Failed".into();
             }
-            Sabotage::NeverMark if marks(object, "True") => {
+            Sabotage::NeverMark | Sabotage::EvictUnmarked if marks(object, "True") => {
                 let conditions = object["status"]["conditions"].as_array_mut()?;
                 conditions.retain(|it| it["type"] != "DisruptionTarget");
             }
@@ -252,9 +288,41 @@ impl Wire {
                 parts.method = Method::GET;
             }
             Sabotage::NeverReport if parts.method == Method::DELETE => parts.method = Method::GET,
-            _ => {}
+            _ => self.alter_of_memory(sabotage, parts, object),
         }
         None
+    }
+
+    /// The same when memory is short.
+    fn alter_of_memory(
+        &self,
+        sabotage: Sabotage,
+        parts: &mut http::request::Parts,
+        object: &mut Value,
+    ) {
+        match sabotage {
+            Sabotage::UnmarkEvicted if marks(object, "True") => {
+                let unmarked = json!({"type": "DisruptionTarget", "status": "False"});
+                let patch = json!({"status": {"conditions": [unmarked]}});
+                let (request, mut api) = (copy(parts, parts.uri.path(), &patch), self.api.clone());
+                tokio::spawn(async move {
+                    sleep(UNMARKED_AFTER).await;
+                    drop(api.call(request).await);
+                });
+            }
+            Sabotage::ExplainEvicted if marks(object, "True") => {
+                let killed = json!({"type": OOM_KILLED, "status": "True"});
+                let conditions = object["status"]["conditions"].as_array_mut();
+                conditions.expect("it has the mark").push(killed);
+            }
+            Sabotage::NeverExplain if explains(object).is_some() => parts.method = Method::GET,
+            Sabotage::BlameNode => {
+                if let Some(condition) = explains(object) {
+                    condition["reason"] = "NodeOutOfMemory".into();
+                }
+            }
+            _ => {}
+        }
     }
 }
 
@@ -279,6 +347,12 @@ async fn believe(
 fn marks(patch: &Value, status: &str) -> bool {
     let mut conditions = patch["status"]["conditions"].as_array().into_iter().flatten();
     conditions.any(|it| it["type"] == "DisruptionTarget" && it["status"] == status)
+}
+
+/// The condition of a patch that says why a pod was killed for memory.
+fn explains(patch: &mut Value) -> Option<&mut Value> {
+    let mut conditions = patch["status"]["conditions"].as_array_mut()?.iter_mut();
+    conditions.find(|it| it["type"] == OOM_KILLED)
 }
 
 /// The answer of the agent's policies, which the model has not: the agent tries them by dry runs.

@@ -26,11 +26,14 @@ use super::backup::{Backups, Restore};
 use super::faults::{Drawn, Weather};
 use super::host::{AGENT, Host};
 use super::ledger::{self, CONTROLLER, Verdict};
+use super::memory::Kill;
 use super::namespaces::{self, DOOMED};
 use super::node_ledger::{self, Met};
 use super::pace;
 use super::plan_checks::PlanChecks;
 use super::plots::{Exactness, Plot, condition};
+use super::shortage::{self, Pressure, Shortage};
+use super::shortage_ledger;
 use super::shutdown::{Kubelet, Plan, Shutdown, Story};
 use super::wire::{Sabotage, Wire};
 
@@ -39,7 +42,7 @@ pub(super) const NAMESPACE: &str = "default";
 /// The lease of the controllers, and its namespace.
 pub(super) const LEASE: &str = "epilogue-controller";
 pub(super) const LEASES: &str = "kube-system";
-/// The node that shuts down.
+/// The node with an agent, which shuts down or runs short of memory.
 const SHUT_DOWN: &str = "sim-0";
 /// The finalizer of pods that are not counted yet.
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
@@ -51,6 +54,8 @@ const ENDS_WITHIN: Duration = Duration::from_mins(40);
 const BROKEN_WITHIN: Duration = Duration::from_mins(1);
 /// After this time nothing may be written any more, for as long again.
 const RESTS_AFTER: Duration = Duration::from_mins(5);
+/// The same where an agent measures its node each second, which takes time.
+const MEASURED_RESTS_AFTER: Duration = Duration::from_mins(2);
 /// The same for a broken controller.
 const BROKEN_RESTS_AFTER: Duration = Duration::from_secs(90);
 /// A controller crashes while it was started again less often.
@@ -79,6 +84,8 @@ pub(super) struct Options {
     pub(super) kubelet_fails: bool,
     /// The shutdown is cancelled.
     pub(super) cancels: bool,
+    /// A node runs short of memory, and its agent does this.
+    pub(super) shortage: Option<Pressure>,
     pub(super) sabotage: Option<Sabotage>,
 }
 
@@ -97,6 +104,8 @@ pub(super) struct Report {
     pub(super) restarts: u32,
     /// The shutdown of the node, if it had one, and what the verdicts met.
     pub(super) story: Option<(Story, Met)>,
+    /// What the verdicts met on a node that ran short of memory, if one did.
+    pub(super) shortage: Option<shortage_ledger::Met>,
 }
 
 /// Runs a world to its end.
@@ -123,6 +132,9 @@ struct World {
     nodes: SimulatedNodes,
     shutdown: Option<Shutdown>,
     story: Option<Story>,
+    shortage: Option<Shortage>,
+    /// How many pods the kernel has killed.
+    kills: Vec<Kill>,
     stop: CancellationToken,
     controllers: Vec<JoinHandle<(u32, Vec<String>)>>,
     plots: Vec<Plot>,
@@ -144,7 +156,7 @@ impl World {
             api.set_page_max(Some(1 + (seed / 2 % 3) as usize));
         }
         let clock = Clock::of_tokio(api.now());
-        let host = options.shuts_down.then(|| Arc::new(Host::new(SHUT_DOWN, &api, clock)));
+        let host = host(options, &api, clock);
         let of_nodes = match &host {
             None => nodes::Options { heartbeat: None, ..nodes::Options::default() },
             Some(host) => nodes::Options {
@@ -159,17 +171,26 @@ impl World {
         let nodes = nodes.expect("the nodes must start");
         let exactness = match options {
             Options { shuts_down: true, .. } => Exactness::Shutdown,
+            Options { shortage: Some(_), .. } => Exactness::Shortage,
             Options { restores: true, .. } => Exactness::Restored,
             Options { loses_node: true, .. } => Exactness::LostPods,
             Options { standby: false, faults: false, .. } => Exactness::Exact,
             _ => Exactness::MorePods,
         };
-        let count = if options.shuts_down { 5 } else { 3 } + random.below(4);
+        let count = if host.is_some() { 5 } else { 3 } + random.below(4);
         let plots = (0..count).map(|number| Plot::draw(&mut random, number, exactness)).collect();
-        let shutdown = host.map(|host| {
+        if let Some(host) = &host {
             host.set_signaller(nodes.signaller());
+        }
+        let sabotage = options.sabotage.filter(|it| it.is_agents());
+        let of_memory = |(host, pressure)| {
             let of = Random::new(random.below(1 << 30) as u64);
-            let sabotage = options.sabotage.filter(|it| it.is_agents());
+            let sabotage = options.sabotage.filter(|it| it.is_of_memory());
+            Shortage::begin(host, &api, of, pressure, sabotage)
+        };
+        let shortage = host.clone().zip(options.shortage).map(of_memory);
+        let shutdown = host.filter(|_| options.shuts_down).map(|host| {
+            let of = Random::new(random.below(1 << 30) as u64);
             let fails = options.kubelet_fails;
             let of_seed = Kubelet::of_seed(seed, fails);
             let kubelet = if options.cancels { Kubelet::Plain } else { of_seed };
@@ -189,6 +210,8 @@ impl World {
             nodes,
             shutdown,
             story: None,
+            shortage,
+            kills: Vec::new(),
             stop,
             controllers,
             plots,
@@ -205,7 +228,8 @@ impl World {
         }
         let names = if options.standby { &["a", "b"][..] } else { &["a"] };
         for name in names {
-            let sabotage = options.sabotage.filter(|it| !it.is_agents());
+            let is_controllers = |it: &Sabotage| !it.is_agents() && !it.is_of_memory();
+            let sabotage = options.sabotage.filter(is_controllers);
             let wire = Wire::new(&world.api, &format!("{CONTROLLER}{name}"), sabotage);
             let may_end = options.faults || options.standby;
             let stop = world.stop.clone();
@@ -223,7 +247,8 @@ impl World {
             let random = Random::new(self.random.below(usize::MAX) as u64);
             let (api, replicas) = (self.api.clone(), self.controllers.len());
             let both: &[&str] = &[CONTROLLER, AGENT];
-            let agents = if self.options.shuts_down { both } else { &[CONTROLLER] };
+            let has_agent = self.options.shuts_down || self.options.shortage.is_some();
+            let agents = if has_agent { both } else { &[CONTROLLER] };
             let (drawn, on) = (Drawn::default(), Vec::new());
             let backups = self
                 .options
@@ -263,6 +288,11 @@ impl World {
             }
             self.story = Some(story);
         }
+        if self.options.faults
+            && let Some(shortage) = &mut self.shortage
+        {
+            shortage.crash().await;
+        }
         if let Some(doom) = doom {
             doom.await.expect("the namespace must be deleted");
         }
@@ -298,7 +328,11 @@ impl World {
     /// Waits for rest, stops everything, and judges.
     async fn end(mut self) -> Report {
         let is_broken = self.options.sabotage.is_some();
-        let time = if is_broken { BROKEN_RESTS_AFTER } else { RESTS_AFTER };
+        let time = match self.options.shortage {
+            _ if is_broken => BROKEN_RESTS_AFTER,
+            Some(_) => MEASURED_RESTS_AFTER,
+            None => RESTS_AFTER,
+        };
         sleep(time).await;
         let rests = self.api.now();
         sleep(time).await;
@@ -320,6 +354,7 @@ impl World {
         }
         let log = self.api.take_log();
         let story = self.judge_story(&log);
+        let shortage = self.judge_shortage(&log).await;
         self.check_rest(&log, rests, ended);
         self.check_objects();
         let is_bounded = self.exactness == Exactness::Exact;
@@ -329,7 +364,16 @@ impl World {
         self.violations.extend(pace::judge(&log));
         self.nodes.stop().await.expect("the nodes must stop");
         let Self { violations, drawn, restores, .. } = self;
-        Report { violations, log, drawn, restores, excused, undone, restarts, story }
+        Report { violations, log, drawn, restores, excused, undone, restarts, story, shortage }
+    }
+
+    async fn judge_shortage(&mut self, log: &[Access]) -> Option<shortage_ledger::Met> {
+        let (wrong, story) = self.shortage.as_mut()?.stop().await;
+        self.violations.extend(wrong);
+        let (violations, met) = shortage_ledger::judge(&story, log, !self.options.faults);
+        self.violations.extend(violations);
+        self.kills = story.history.kills;
+        Some(met)
     }
 
     fn judge_story(&mut self, log: &[Access]) -> Option<(Story, Met)> {
@@ -358,7 +402,12 @@ impl World {
     fn check_objects(&mut self) {
         for plot in &self.plots {
             match self.api.get(Kind::Job, NAMESPACE, &plot.name) {
-                Some(job) => self.violations.extend(plot.problems(&job, self.exactness)),
+                Some(job) => {
+                    let prefix = format!("{}-", plot.name);
+                    let killed = self.kills.iter().filter(|it| it.name.starts_with(&prefix));
+                    let killed = killed.count() as i64;
+                    self.violations.extend(plot.problems(&job, self.exactness, killed));
+                }
                 None if plot.may_go() => {}
                 None => self.violations.push(format!("{} is gone", plot.name)),
             }
@@ -372,6 +421,17 @@ impl World {
             }
         }
     }
+}
+
+/// The node with an agent, if there is one.
+fn host(options: Options, api: &ModelApi, clock: Clock) -> Option<Arc<Host>> {
+    if !options.shuts_down && options.shortage.is_none() {
+        return None;
+    }
+    let host = Host::new(SHUT_DOWN, api, clock);
+    let Some(pressure) = options.shortage else { return Some(Arc::new(host)) };
+    let memory = shortage::memory(&host, options.sabotage);
+    Some(Arc::new(host.with_memory(memory, pressure)))
 }
 
 /// Deletes the pods whose Job is gone, as the garbage collector of a cluster does.

@@ -116,7 +116,8 @@ impl World {
         self.with(|things| things.images = directories.iter().map(ToString::to_string).collect());
     }
 
-    pub(super) fn id(&self, uid: &str, name: &str) -> Option<String> {
+    /// The id of a container.
+    pub fn id(&self, uid: &str, name: &str) -> Option<String> {
         let is_it = |container: &&Record| container.uid == uid && container.name == name;
         self.with(|things| things.containers.iter().find(is_it).map(|it| it.id.clone()))
     }
