@@ -28,6 +28,9 @@ const MARK_SOFT: Duration = Duration::from_secs(30);
 /// The time beyond its grace to stop or delete a victim. After it, a victim that was not reached
 /// lives on and must not bear our mark. A victim that was stopped but still runs is reported.
 const END_MARGIN: Duration = Duration::from_secs(30);
+/// So many stops without an answer are repeated in haste, which takes half a minute.
+const HASTE_MAX: u32 = 10;
+
 /// Why a pod is evicted.
 #[derive(Clone, Debug)]
 pub(super) struct Reason {
@@ -84,8 +87,10 @@ impl Victim {
         let salt = salt(&self.termination.pod.uid.0);
         let latest =
             if self.termination.mark.is_open() { Some(self.mark_until) } else { self.end_until };
-        // A pod that resists is stopped again and again, but at a slow pace.
-        let wait_max = if self.reported_late { WAIT_MAX } else { WAIT_MAX_HASTE };
+        // A pod that resists, or a runtime that is silent, is asked again and again, but at a slow
+        // pace.
+        let is_slow = self.reported_late || self.termination.end.failures() > HASTE_MAX;
+        let wait_max = if is_slow { WAIT_MAX } else { WAIT_MAX_HASTE };
         Pace { wait_max, latest, salt }
     }
 

@@ -337,6 +337,21 @@ fn a_stop_that_is_never_answered_may_have_been_carried_out() {
     assert!(!world.actions().contains(&"clear a"), "{:?}", world.actions());
 }
 
+/// Within the grace and half a minute more the agent does not call the pod late.
+#[test]
+fn a_runtime_that_stays_silent_is_asked_slowly_also_within_a_grace() {
+    let soft = with_config(Enforcement::Enforce, "", HARD);
+    let mut world = short_of_memory(soft, vec![job("a")]);
+    world.answers.insert("stop *".into(), Answer::Fail(FailureKind::Unknown, 1_000));
+    let stops = |world: &World| world.actions().iter().filter(|it| **it == "stop a 30").count();
+    world.pass(ms(22_000));
+    let in_haste = stops(&world);
+    assert!(in_haste > 8, "{:?}", world.actions());
+    world.pass(ms(28_000));
+    assert!(stops(&world) <= in_haste + 4, "{in_haste} and {:?}", world.actions());
+    assert_eq!(world.reported(SLOW), [""; 0], "it is not late yet");
+}
+
 #[test]
 fn a_mark_is_taken_back_at_once_when_the_runtime_refuses_for_good() {
     for kind in [FailureKind::Forbidden, FailureKind::NotFound, FailureKind::Other] {
