@@ -113,6 +113,10 @@ impl Executor {
                 self.get(&node_path(name), &NOTHING).await.map(|()| podgc::Answer::Done)
             }
             Call::GetNode(name) => self.get(&node_path(name), &NODE).await.map(podgc::Answer::Node),
+            Call::GetJob(key) => {
+                let job = self.get(&job_path(key, ""), &JOB).await?;
+                Ok(podgc::Answer::Job(Arc::new(job)))
+            }
             Call::PatchNode(name, patch) => {
                 let (path, body) = (node_path(name), patch.to_string().into_bytes());
                 self.call(Method::PATCH, &path, MERGE, body, &NOTHING).await?;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::{Answer, Call, Check, End, Item, NamespaceView, Next, NodeView, Settings};
 use crate::batching::Batching;
 use crate::state::{ClusterState, Entry, Event, Now};
-use crate::view::{Version, WireJob, WirePod};
+use crate::view::{Job, Version, WireJob, WirePod};
 use crate::workqueue::Moment;
 
 /// A cluster with one live node of each name.
@@ -28,6 +28,8 @@ pub(crate) struct Fixture {
     alarm_count: usize,
     /// Nodes that the API has, whatever the watch shows.
     pub(super) live: BTreeMap<String, Value>,
+    /// The Job that the API has, whatever the watch shows.
+    pub(super) live_job: Option<Arc<Job>>,
     names: HashMap<String, Value>,
     version: u64,
     writes: Vec<String>,
@@ -143,6 +145,7 @@ impl Fixture {
             alarms: BTreeMap::new(),
             alarm_count: 0,
             live: BTreeMap::new(),
+            live_job: None,
             names: HashMap::new(),
             version: 10,
             writes: Vec::new(),
@@ -177,14 +180,19 @@ impl Fixture {
 
     /// Shows the Job of all pods, with this `force-fail-after`.
     fn job_says(&mut self, text: Option<&str>) {
+        let job = self.job(text);
+        self.shows(Event::Job(WatchEvent::Shown(job)));
+    }
+
+    /// The next version of this Job.
+    fn job(&mut self, text: Option<&str>) -> Arc<Job> {
         self.version += 1;
         let job = json!({"metadata": {
             "name": "j", "namespace": "default", "uid": "j",
             "resourceVersion": self.version.to_string(),
             "annotations": text.map(|text| json!({"epilogue.dev/force-fail-after": text})),
         }});
-        let job = WireJob::parse(job).and_then(WireJob::view).expect("must be a Job");
-        self.shows(Event::Job(WatchEvent::Shown(Arc::new(job))));
+        Arc::new(WireJob::parse(job).and_then(WireJob::view).expect("must be a Job"))
     }
 
     /// Shows the pods' namespace, with this `force-fail-after`.
@@ -302,6 +310,10 @@ impl Fixture {
             Call::GetNode(name) => match self.live.get(&**name) {
                 Some(node) => Ok(Answer::Node(node.clone())),
                 None => Err(Failure::new(FailureKind::NotFound, &**name)),
+            },
+            Call::GetJob(_) => match &self.live_job {
+                Some(job) => Ok(Answer::Job(Arc::clone(job))),
+                None => Err(Failure::new(FailureKind::NotFound, "no Job")),
             },
             Call::PatchPod(write) => {
                 let patch = write.patch.as_ref().expect("must be there");

@@ -29,7 +29,7 @@ use crate::batching::Batching;
 use crate::event_handlers::{PodChange, is_relevant};
 use crate::job::{MemoryUpdate, Versions};
 use crate::orphans::{Orphans, may_remove_finalizer};
-use crate::podgc::{Cause, PodWrite, Settings, Verdict, Wake};
+use crate::podgc::{Cause, Evidence, PodWrite, Settings, Verdict, Wake};
 use crate::view::{Interner, Job, JobKey, Pod, Uid, Version, WirePod};
 use crate::workqueue::Moment;
 
@@ -200,6 +200,15 @@ impl ClusterState {
     /// The node of a pod.
     pub(crate) fn node_of(&self, pod: &Uid) -> Option<Arc<str>> {
         self.pods.get(pod)?.node.clone()
+    }
+
+    /// The Job of a pod that is to fail without proof, where no watch shows the Job: it may have a
+    /// word in it.
+    pub(crate) fn unshown_job(&self, write: &PodWrite) -> Option<JobKey> {
+        let is_unproved = matches!(write.cause, Cause::Ended(Evidence::ForceFail(_)));
+        let pod = self.pods.get(&write.uid).filter(|_| is_unproved)?;
+        let owner = pod.owner.as_ref().filter(|_| self.jobs.of_pod(pod).is_none())?;
+        Some(JobKey::new(Arc::clone(&pod.namespace), &*owner.name))
     }
 
     /// Takes the API's answer whether this node exists, and returns what to enqueue.

@@ -1,6 +1,7 @@
 //! Models the workers of pod GC: they run the core's checks, and each call reaches the API and is
 //! answered in its own time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use controller_core::podgc::{Answer, Call, Cause, Check, End, Item, Next, PodWrite};
@@ -99,7 +100,7 @@ impl World {
         let call = self.processes[number].checks.get(&id).and_then(|check| check.call.clone());
         let Some(call) = call else { return };
         self.stats.calls += 1;
-        let reads = matches!(call, Call::FindNode(_) | Call::GetNode(_));
+        let reads = matches!(call, Call::FindNode(_) | Call::GetNode(_) | Call::GetJob(_));
         let outcome = match self.fate(reads) {
             Fate::Refused(kind) => Err(Failure::new(kind, format!("injected: {kind:?}"))),
             Fate::Through => self.call_of_check(&call),
@@ -137,6 +138,10 @@ impl World {
             Call::GetNode(_) if self.sabotage == Some(Sabotage::KeepTaints) => Err(not_found()),
             Call::FindNode(name) | Call::GetNode(name) => match self.api.nodes.get(name) {
                 Some(node) => Ok(Answer::Node(self.as_read(node))),
+                None => Err(not_found()),
+            },
+            Call::GetJob(key) => match self.api.jobs.get(key) {
+                Some(job) => Ok(Answer::Job(Arc::clone(&job.view))),
                 None => Err(not_found()),
             },
             Call::PatchNode(name, patch) => self.untaint(name, patch),
@@ -240,6 +245,7 @@ fn described(call: &Call) -> String {
     match call {
         Call::FindNode(name) => format!("asks for {name}"),
         Call::GetNode(name) => format!("reads {name}"),
+        Call::GetJob(key) => format!("reads {key}"),
         Call::PatchNode(name, _) => format!("removes the taint of {name}"),
         Call::PatchPod(write) => format!("patches {}: {}", write.uid, write.cause),
         Call::DeletePod(write) => format!("deletes {} without grace: {}", write.uid, write.cause),

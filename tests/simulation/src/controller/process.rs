@@ -29,12 +29,16 @@ const FAILURE_DELAY: FailureDelay =
 const RETRY: FailureDelay =
     FailureDelay { base: Duration::from_millis(250), max: Duration::from_mins(1) };
 
+/// How long a process that was deposed may go on: the renew deadline, with the program's default.
+const NOTICES_WITHIN: Duration = Duration::from_secs(10);
+
 /// Life cycle of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     /// Holds the lease.
     Leads,
-    /// Lost the lease without knowing it: continues the work in hand, and starts nothing new.
+    /// Lost the lease without knowing it: continues the work in hand, and starts nothing new. It
+    /// ends within [`NOTICES_WITHIN`]; what it has sent may arrive later still.
     Deposed,
     /// Crashed; calls on the wire may still arrive.
     Dead,
@@ -131,10 +135,11 @@ impl Process {
 impl World {
     /// A new process takes the lease; the previous one is deposed, unless it is dead.
     pub(super) fn start_process(&mut self) {
-        for process in &mut self.processes {
+        for (number, process) in self.processes.iter_mut().enumerate() {
             if process.life == Life::Leads {
                 process.life = Life::Deposed;
                 self.ledger.two_leaders = true;
+                self.agenda.after(NOTICES_WITHIN, Event::Deposed { process: number });
             }
         }
         let bound = if self.is_quiet() { 0 } else { self.behaviour.skew_seconds };
@@ -152,6 +157,12 @@ impl World {
         for kind in Kind::ALL {
             self.relist(number, kind);
         }
+    }
+
+    /// A process learns that it was deposed, and exits; calls on the wire may still arrive.
+    pub(super) fn exit(&mut self, number: usize) {
+        self.say(|_| format!("p{number} exits, no longer leading"));
+        self.processes[number].life = Life::Dead;
     }
 
     /// Hands an event to a process, and puts its consequences into the queues.

@@ -47,6 +47,10 @@ pub(super) enum Event {
         process: usize,
         kind: Kind,
     },
+    /// This process learns that it was deposed.
+    Deposed {
+        process: usize,
+    },
     /// The workers of this process check their queues.
     Work {
         process: usize,
@@ -267,6 +271,7 @@ impl World {
             Event::User => self.user(),
             Event::Chaos => self.chaos(),
             Event::Start => self.start_process(),
+            Event::Deposed { process } => self.exit(process),
             Event::Quiet => self.calm_down(),
         }
     }

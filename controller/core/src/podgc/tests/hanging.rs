@@ -222,6 +222,22 @@ fn a_namespaces_force_fail_after_holds_for_its_jobs_unless_they_have_their_own()
     assert!(ended("1m", Some("soon"))[0].contains("of namespace default"));
 }
 
+/// The watch of Jobs is behind, or the Job is gone.
+#[test]
+fn a_namespaces_force_fail_after_asks_the_api_for_a_job_that_no_watch_shows() {
+    let ended = |live: Option<Option<&str>>| {
+        let mut fixture = hanging();
+        fixture.live_job = live.map(|text| fixture.job(text));
+        fixture.namespace_says("1m");
+        fixture.pass(3600)
+    };
+    assert!(ended(Some(Some("0"))).is_empty(), "the Job takes it back");
+    assert!(ended(Some(Some("2m"))).is_empty(), "it counts once the watch shows it");
+    for namespace_decides in [None, Some(None), Some(Some("soon"))] {
+        assert!(ended(namespace_decides)[0].contains("of namespace default"));
+    }
+}
+
 #[test]
 fn force_fail_after_never_holds_for_pods_that_no_job_owns() {
     let mut fixture = hanging();
