@@ -20,13 +20,9 @@ pub(crate) fn text(explanation: &Explanation, paint: Paint) -> String {
     let waits =
         explanation.waits_for.iter().map(|wait| wait.text.clone() + &suffix(Some(wait.code)));
     section(&mut lines, paint, "Waits for", waits);
-    let warnings = explanation.warnings.as_ref().map(|warnings| warnings.iter().map(warning));
-    match warnings {
-        Some(warnings) => section(&mut lines, paint, "Warnings", warnings),
-        None => {
-            section(&mut lines, paint, "Warnings", ["events were not read".to_owned()].into_iter())
-        }
-    }
+    let unread = explanation.warnings.is_none().then(|| "events were not read".to_owned());
+    let warnings = explanation.warnings.iter().flatten().map(warning).chain(unread);
+    section(&mut lines, paint, "Warnings", warnings);
     let limits = explanation
         .limits
         .iter()

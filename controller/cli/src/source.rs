@@ -170,7 +170,7 @@ fn choose(
     namespace: Option<&str>,
     name: Option<&str>,
 ) -> Result<Picture, SourceError> {
-    let has_events = kinds(&objects).contains(&Kind::Event);
+    let has_events = kinds(objects).contains(&Kind::Event);
     let of = |kind: Kind| objects.iter().filter(move |object| object["kind"] == kind.name());
     let jobs: Vec<&Value> = of(Kind::Job).collect();
     let title = |job: &&Value| {
