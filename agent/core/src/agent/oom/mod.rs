@@ -92,10 +92,11 @@ impl Oom {
             known.hear(kill);
             return;
         }
-        // A container ends once: whoever reports that end again adds to the same kill.
+        // A container ends once: whoever reports that end again, or does not know what has become
+        // of it, adds to the same kill.
         if let Some(known) = self.kills.get_mut(&place)
             && known.has_ended_container()
-            && kill.container_lives == Some(false)
+            && kill.container_lives != Some(true)
         {
             known.hear(kill);
             return;

@@ -137,6 +137,18 @@ fn a_child_killed_before_the_end_and_reported_after_it_changes_nothing() {
     world.killed(Unknown, |kill| kill.container_lives = None);
     world.pass(ms(10_000));
     assert_eq!(world.why("a"), Some("NodeOutOfMemory"), "{:#?}", world.log);
+
+    // Simulation seed 14089342: vague reports before and after that of a child.
+    let mut world = of_job();
+    world.containers("a", &[Some(137)]);
+    world.killed(Node, |_| ());
+    for late in [None, Some(true), None] {
+        let constraint = if late.is_some() { Node } else { Unknown };
+        world.killed(constraint, |kill| kill.container_lives = late);
+    }
+    world.pass(ms(10_000));
+    assert_eq!(world.why("a"), Some("NodeOutOfMemory"), "{:#?}", world.log);
+    assert_eq!(world.tally(Node), OomTally { ended: 1, lived_on: 1, unknown: 0 });
 }
 
 #[test]
