@@ -221,9 +221,12 @@ impl Check {
         outcome: Outcome<Answer>,
         now: Timestamp,
     ) {
+        // A later Job may have the same name.
+        let owner = state.pod(&write.uid).and_then(|pod| Some(pod.owner.as_ref()?.uid.clone()));
         let decides = |job: &Job| {
             let text = job.annotations.get(FORCE_FAIL_AFTER);
-            text.is_some_and(|text| force_fail_after(text).is_some())
+            owner.as_ref() == Some(&job.uid)
+                && text.is_some_and(|text| force_fail_after(text).is_some())
         };
         match outcome {
             Ok(Answer::Job(job)) if decides(&job) => {

@@ -236,6 +236,12 @@ fn a_namespaces_force_fail_after_asks_the_api_for_a_job_that_no_watch_shows() {
     for namespace_decides in [None, Some(None), Some(Some("soon"))] {
         assert!(ended(namespace_decides)[0].contains("of namespace default"));
     }
+    let mut fixture = hanging();
+    let mut later = (*fixture.job(Some("0"))).clone();
+    later.uid = "later".into();
+    fixture.live_job = Some(Arc::new(later));
+    fixture.namespace_says("1m");
+    assert_eq!(fixture.pass(3600).len(), 1, "a later Job of the same name has no say");
 }
 
 #[test]
