@@ -84,7 +84,9 @@ async fn ensure_all(tools: &[Tool]) -> Result<(), LabError> {
     if !packages.is_empty() && apt_is_possible(&directories).await {
         eprintln!("installing {} …", packages.join(" "));
         apt_get(&["update"]).await?;
-        let install = ["install", "--yes", "--no-install-recommends"];
+        // A new machine is often in its first automatic upgrade, which holds the lock.
+        let install =
+            ["install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"];
         apt_get(&[&install[..], &packages].concat()).await?;
     }
     self::missing(tools, &directories).first().map_or(Ok(()), |tool| Err(error_of(tool)))
