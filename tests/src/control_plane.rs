@@ -106,6 +106,13 @@ impl Options {
         self
     }
 
+    /// Adds a flag of kube-apiserver; it overrides the lab's own.
+    #[must_use]
+    pub fn api_server_flag(mut self, flag: &str) -> Self {
+        self.api_server_flags.push(flag.to_owned());
+        self
+    }
+
     /// Adds a flag of kube-controller-manager; it overrides the lab's own.
     #[must_use]
     pub fn controller_manager_flag(mut self, flag: &str) -> Self {

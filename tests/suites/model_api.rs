@@ -6,6 +6,7 @@
 
 mod admission;
 mod comparison;
+mod expired;
 mod generator;
 mod jobs;
 mod known;

@@ -32,6 +32,7 @@ pub use access_log::Access;
 pub use call::Verb;
 pub use faults::{Effect, Fault, FaultId, Flaw, Matcher, Webhook};
 pub use kind::Kind;
+pub use protobuf::{PROTOBUF, object as protobuf};
 pub use refusal::Refusal;
 pub use service::{ModelApi, ReplyBody};
 pub use store::Snapshot;

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 /// The content type of an object.
-pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// How each object begins.
 pub(crate) const MAGIC: &[u8] = b"k8s\0";
 /// The messages, a line each and indented ones after it: each field with its tag, `*` if it is
@@ -119,7 +119,7 @@ pub(crate) fn knows(kind: &str) -> bool {
 /// # Panics
 ///
 /// If the table lacks a field.
-pub(crate) fn object(object: &Value) -> Vec<u8> {
+pub fn object(object: &Value) -> Vec<u8> {
     let text = |name: &str| object[name].as_str().unwrap_or_default();
     let (version, kind) = (text("apiVersion"), text("kind"));
     let mut meta = Vec::new();

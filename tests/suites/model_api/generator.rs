@@ -1,6 +1,6 @@
 //! Draws the requests of a seed: those on Leases, events, nodes and namespaces, and lists.
 
-use model_api::Kind;
+use model_api::{Kind, PROTOBUF};
 use rand::Rng as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
@@ -103,14 +103,29 @@ impl Generator {
     pub(crate) fn next(&mut self) -> Step {
         self.count += 1;
         match self.random.random_range(0..100) {
-            0..44 => self.pod(),
-            44..70 => self.job(),
+            0..44 => {
+                let step = self.pod();
+                self.in_either_format(step, Kind::Pod)
+            }
+            44..70 => {
+                let step = self.job();
+                self.in_either_format(step, Kind::Job)
+            }
             70..77 => self.lease(),
             77..84 => self.event(),
             84..92 => self.node_step(),
             92..95 => self.other(),
             _ => self.list(),
         }
+    }
+
+    /// The request with its object in JSON or in protobuf. A pod that was read has volumes, which
+    /// the model's table lacks.
+    fn in_either_format(&mut self, step: Step, kind: Kind) -> Step {
+        let is_new = step.method == "POST" && step.path == kind.path(&self.namespace);
+        let is_job = step.method == "PUT" && kind == Kind::Job;
+        let content = if (is_new || is_job) && self.rarely(3) { PROTOBUF } else { step.content };
+        Step { content, ..step }
     }
 
     /// What ends the watches.

@@ -2,10 +2,8 @@
 //!
 //! No request tries what the model does not know: a write that changes only what the server keeps
 //! (`creationTimestamp`), which can refresh a time in `managedFields` and so have a version;
-//! finalizers of the garbage collector; server-side apply; protobuf; `pods/eviction`; rights.
-//!
-//! Nor does a test let etcd forget its history. That a token is then too old, and what the answer
-//! gives to go on with, is written from the sources of apiserver 0.37 (`storage/etcd3/errors.go`).
+//! finalizers of the garbage collector; server-side apply; `pods/eviction`; rights. Answers in
+//! protobuf are not compared: they are written by the same table as the requests in protobuf.
 
 /// Fields that the real API adds and the model does not know: the kind of the object, and the path
 /// to the field. `*` stands for every item of a list.

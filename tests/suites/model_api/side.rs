@@ -6,6 +6,7 @@ use futures::{AsyncBufReadExt as _, TryStreamExt as _};
 use http::Request;
 use kube::Client;
 use kube::client::Body;
+use model_api::{PROTOBUF, protobuf};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -31,24 +32,31 @@ pub(crate) type Answer = (u16, Value);
 pub(crate) struct Side {
     client: Client,
     seen: HashMap<String, Vec<Value>>,
-    /// The token of the last page.
+    /// The token of the last page, and its version.
     token: String,
+    page: String,
 }
 
 impl Side {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, seen: HashMap::new(), token: String::new() }
+        Self { client, seen: HashMap::new(), token: String::new(), page: String::new() }
     }
 
     /// Sends a request.
     pub(crate) async fn send(&mut self, step: &Step) -> Answer {
-        let query = step.query.replace("@token", &self.token);
+        let query = step.query.replace("@token", &self.token).replace("@page", &self.page);
         let version = self.version_of(&step.path, 0);
         let query = query.replace("@version", &version);
         let uri =
             if query.is_empty() { step.path.clone() } else { format!("{}?{query}", step.path) };
         let body = if step.body.is_null() {
             Vec::new()
+        } else if step.content == PROTOBUF {
+            let mut object = self.filled(&step.body);
+            let job = step.path.starts_with("/apis/batch/");
+            let (kind, version) = if job { ("Job", "batch/v1") } else { ("Pod", "v1") };
+            merge(&mut object, &json!({"kind": kind, "apiVersion": version}));
+            protobuf(&object)
         } else {
             self.filled(&step.body).to_string().into_bytes()
         };
@@ -66,6 +74,10 @@ impl Side {
     fn learn(&mut self, step: &Step, answer: &Value) {
         if let Some(token) = answer["metadata"]["continue"].as_str().filter(|it| !it.is_empty()) {
             token.clone_into(&mut self.token);
+            // A refusal with a token has no version.
+            if let Some(version) = answer["metadata"]["resourceVersion"].as_str() {
+                version.clone_into(&mut self.page);
+            }
         }
         let metadata = &answer["metadata"];
         let (Some(name), Some(_)) = (metadata["name"].as_str(), metadata["uid"].as_str()) else {
