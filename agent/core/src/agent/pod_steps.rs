@@ -88,6 +88,8 @@ impl Why<'_> {
             (Self::Shutdown, Verb::Patch(Purpose::Mark)) => MARK.refused(refusal),
             (Self::Shutdown, Verb::End) => END.refused(refusal),
             (Self::Shutdown, _) => REPORT.refused(refusal),
+            // The read shows whether the API answers at all.
+            (Self::Eviction(_), Verb::End) => Rule { rereads: true, ..END },
             (_, Verb::End) => END,
             (Self::Eviction(_), _) => EVICTION,
             (Self::Deletion, _) => REPORT,

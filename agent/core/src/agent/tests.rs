@@ -14,5 +14,6 @@ mod pressure_chaos;
 mod refusals;
 mod restarts;
 mod scarcity;
+mod silence;
 mod standing;
 mod stuck;

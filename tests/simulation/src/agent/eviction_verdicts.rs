@@ -104,6 +104,9 @@ impl World {
     /// Notes which pod the agent says it evicts, because a mark may have to wait for its turn.
     fn note_words(&mut self, pod: &PodRef, text: &str) {
         let now = self.now();
+        if text.starts_with("is evicted for") {
+            self.judge_choice_in_outage(pod, text);
+        }
         let said = &mut self.ledger.pressure.said;
         if text.starts_with("is evicted for") {
             said.insert(pod.uid.clone(), (now, text.to_owned()));
@@ -111,7 +114,31 @@ impl World {
             || text.starts_with("its eviction is given up")
         {
             said.remove(&pod.uid);
+            // Later it may be chosen for another reason.
+            let victims = &mut self.ledger.pressure.victims;
+            victims.retain(|uid, victim| *uid != pod.uid || victim.killed_at.is_some());
         }
+    }
+
+    /// While the API is out of reach, another victim is not faster, so the first one stays. Only a
+    /// hard threshold does not wait for the victim of a soft one.
+    fn judge_choice_in_outage(&mut self, pod: &PodRef, text: &str) {
+        let of_node = |text: &str| text.contains('<') || text.contains("pods wait");
+        let soft = |text: &str| text.split_once('<').is_some_and(|it| it.1.contains(" for "));
+        let Some((at, length)) = self.behaviour.outage.filter(|_| of_node(text)) else { return };
+        if !self.is_dark() {
+            return;
+        }
+        let waits = |(uid, (said, words)): &(&PodUid, &(Moment, String))| {
+            let ended = self.api.pods.get(*uid).is_none_or(Stored::is_terminal);
+            let killed = self.victim(uid).is_some_and(|victim| victim.killed_at.is_some());
+            let first = **uid != pod.uid && *said >= at && *said < at + length;
+            first && of_node(words) && !ended && !killed && (soft(text) || !soft(words))
+        };
+        let other = self.ledger.pressure.said.iter().find(waits);
+        let other = other.map(|(uid, _)| name_of(uid).to_owned());
+        let words = || format!("{} is chosen while {other:?} waits for the API", pod.name);
+        self.judge(Met::VictimInOutage, other.is_some(), words);
     }
 
     fn is_beyond_own(&mut self, uid: &PodUid) -> bool {

@@ -50,6 +50,9 @@ impl World {
             let pause = self.random.millis(5_000, 60_000);
             self.after(pause, Life::World, World::schedule_faults);
         }
+        if let Some((at, length)) = self.behaviour.outage {
+            self.after(at, Life::World, move |w| w.darken(length, false));
+        }
         if self.behaviour.strain.presses {
             self.after(Duration::ZERO, Life::World, World::kernel_tick);
         }

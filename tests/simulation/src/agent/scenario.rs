@@ -97,6 +97,8 @@ pub(super) struct Behaviour {
     pub(super) crossing: Crossing,
     /// How long before each announcement the kubelet dies: pods end unreported.
     pub(super) kubelet_dies_before: Option<Duration>,
+    /// When a strained node loses the API, and for how long; it is not a fault for strict checks.
+    pub(super) outage: Option<(Duration, Duration)>,
 }
 
 /// How long a strained node without a shutdown is observed.
@@ -109,6 +111,7 @@ impl Behaviour {
         apart: &mut Random,
         refusals: &mut Random,
         crossings: &mut Random,
+        outages: &mut Random,
         options: Options,
     ) -> Self {
         let strict = options.strict || random.percent(35);
@@ -149,6 +152,8 @@ impl Behaviour {
             settings: Settings { features: features(apart, &strain), ..settings(random) },
             refusing: Refusing::roll(refusals, strain.is_there()),
             crossing: Crossing::roll(crossings, strict),
+            outage: (alone && !options.strict && outages.percent(40))
+                .then(|| (outages.millis(5_000, 70_000), outages.millis(10_000, 60_000))),
             kubelet_dies_before: (rough && !strain.is_there() && refusals.percent(12))
                 .then(|| refusals.millis(8_000, 40_000)),
             strain,

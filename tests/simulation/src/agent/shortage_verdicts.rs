@@ -21,6 +21,8 @@ use crate::controller::agenda::Moment;
 /// For a disk, the last victim's files have to go first.
 const PRESSURE_LASTS: Duration = Duration::from_mins(1);
 const DISK_PRESSURE_LASTS: Duration = Duration::from_mins(2);
+/// How long a shortage of memory may last after an outage of the API until a pod is evicted.
+const FIRST_AFTER_OUTAGE: Duration = Duration::from_secs(10);
 /// How long after its grace a pod may still end.
 const STOP_TAKES: Duration = Duration::from_secs(10);
 /// How long a victim that does not end delays the next one, for all but memory. ([EV25])
@@ -65,6 +67,7 @@ impl World {
             && settings.features.pressure == Enforcement::Enforce
             && self.behaviour.strict
             && self.ledger.frozen_at.is_none()
+            && !self.is_dark()
             && self.logind.stage == Stage::Idle
             && self.ledger.shutdown.is_none()
             && self.kubelet.health == Health::Live
@@ -95,7 +98,15 @@ impl World {
         if waits || self.is_left_to_kubelet(signal) || !self.has_candidate(signal, missing) {
             return None;
         }
-        let usual = if promises::resource(signal).1 == "DiskPressure" {
+        let after_outage = self.behaviour.outage.is_some_and(|(at, length)| {
+            let ended = at + length;
+            since >= ended && since < ended + Duration::from_secs(1)
+        });
+        let evicted = |victim: &Victim| victim.killed_at.is_some_and(|at| at >= since);
+        let none = !self.ledger.pressure.victims.values().any(evicted);
+        let usual = if after_outage && none && promises::resource(signal).0 == "memory" {
+            FIRST_AFTER_OUTAGE
+        } else if promises::resource(signal).1 == "DiskPressure" {
             let victims = &self.ledger.pressure.victims;
             let after = victims.values().filter(|victim| victim.chosen_at >= since).count();
             DISK_PRESSURE_LASTS + FILES_LAST * u32::try_from(after).unwrap_or(u32::MAX)

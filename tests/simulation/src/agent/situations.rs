@@ -118,6 +118,7 @@ situations! {
     ShortInShutdown: "the node is short in a shutdown";
     ShortUnderKubelet: "the node is short, and the kubelet says so";
     EvictionIssued: "a victim is terminated that must be marked";
+    VictimInOutage: "the agent chooses a victim while the API is out of reach";
     ForeignVictim: "a victim has a foreign DisruptionTarget";
     VictimStopped: "a victim is stopped under a live kubelet";
     SecondVictim: "a victim is terminated while another was chosen";

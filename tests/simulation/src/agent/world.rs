@@ -103,11 +103,13 @@ impl World {
         let mut strain_random = Random::new(seed ^ 0x57A1);
         let mut refusals = Random::new(seed ^ 0x0403);
         let mut cross_random = Random::new(seed ^ 0xC055);
+        let mut outages = Random::new(seed ^ 0x0A9E);
         let behaviour = Behaviour::roll(
             &mut random,
             &mut strain_random,
             &mut refusals,
             &mut cross_random,
+            &mut outages,
             options,
         );
         Self {

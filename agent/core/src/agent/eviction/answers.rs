@@ -34,6 +34,7 @@ impl Victim {
             Meaning::Again if verb == Verb::Stop && refused && !was_stopped => {
                 termination.end.give_up();
             }
+            Meaning::Again if verb == Verb::Read => self.api_is_silent = true,
             // The pod was started again, so the stop had no effect.
             Meaning::Runs if verb == Verb::Inspect => {
                 termination.inspect.done();

@@ -37,8 +37,10 @@ const WALKED_AGAIN: Duration = Duration::from_mins(2);
 const REPORTED_LASTS: Duration = Duration::from_mins(10);
 /// The wait after a choice that found no pod.
 const NO_VICTIM_LASTS: Duration = Duration::from_secs(1);
-/// How long a pod stays excluded after its eviction ended or failed.
-const REFUSED_LASTS: Duration = Duration::from_mins(10);
+/// How long a pod stays excluded after its eviction ended or was refused.
+pub(super) const REFUSED_LASTS: Duration = Duration::from_mins(10);
+/// The same after an API that answers other calls did not accept the mark in time.
+pub(super) const LATE_LASTS: Duration = Duration::from_secs(30);
 /// What a sandbox uses by itself: one process, and a few MiB of memory and on the disk.
 const SANDBOX_TASKS: u64 = 1;
 const SANDBOX_BYTES: u64 = 4 << 20;
@@ -71,8 +73,8 @@ impl Choices {
         self.refused.remove(uid);
     }
 
-    pub(super) fn refuse(&mut self, uid: PodUid, now: Duration) {
-        self.refused.insert(uid, now + REFUSED_LASTS);
+    pub(super) fn refuse(&mut self, uid: PodUid, until: Duration) {
+        self.refused.insert(uid, until);
     }
 
     /// Whether a report about the pod under this name is due; if so, it starts the next pause.

@@ -10,6 +10,7 @@ mod conditions;
 mod effective_mode;
 mod own_limits;
 mod sampling;
+mod silence;
 mod stalls;
 mod victim;
 

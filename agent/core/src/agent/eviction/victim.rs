@@ -10,6 +10,7 @@ use super::super::out::Out;
 use super::super::own_marks::OwnMarks;
 use super::super::pod_steps::Why;
 use super::Evictions;
+use super::choice::{LATE_LASTS, REFUSED_LASTS};
 use super::effective_mode::{EffectiveMode, effective_mode};
 use crate::pod::{Disruption, PodView, TERMINATION_BY_KUBELET};
 use crate::pressure::message::Description;
@@ -51,16 +52,19 @@ pub(super) struct Victim {
     pub(super) hold: Option<Hold>,
     pub(super) description: Description,
     pub(super) chosen_at: Duration,
-    /// The time limit of the mark.
-    mark_until: Duration,
+    /// The API's time to take the mark, and its end.
+    pub(super) mark_time: Duration,
+    pub(super) mark_until: Duration,
     /// The time limit of the termination; set when it is first requested.
-    end_until: Option<Duration>,
+    pub(super) end_until: Option<Duration>,
     /// Whether another component terminated the pod before us.
     by_others: bool,
     /// Whether the pod has volumes in memory.
     memory_volumes: bool,
     /// Whether the agent has read the pod once more because the watch did not show the mark.
     mark_sought: bool,
+    /// Whether the API does not answer the read that follows a failed write.
+    pub(super) api_is_silent: bool,
     /// Why the eviction failed.
     pub(super) refused: Option<String>,
     /// Whether a stop may have reached the pod. Then its end is ours, however late, and the mark
@@ -76,8 +80,8 @@ enum Fate {
     GoesOn,
     /// The pod is terminal in the API, or gone.
     Over,
-    /// The agent cannot terminate it.
-    GivenUp(String),
+    /// The agent cannot terminate it, and excludes it from the choice for this time.
+    GivenUp(String, Duration),
     /// The eviction is not needed any more, and nothing was sent.
     Dropped,
 }
@@ -112,7 +116,7 @@ impl Evictions {
     ) {
         let now = facts.clock.now();
         let config = self.watch.config();
-        let (grace_seconds, stop_timeout) = match &why.cause {
+        let (grace_seconds, mark_time) = match &why.cause {
             Some(cause) => {
                 let grace = cause.grace_seconds(pod.grace_seconds, config.soft_grace_seconds_max);
                 (grace, if cause.is_hard() { MARK_HARD } else { MARK_SOFT })
@@ -137,11 +141,13 @@ impl Evictions {
             hold,
             description: why.description,
             chosen_at: now.monotonic,
-            mark_until: now.monotonic + stop_timeout,
+            mark_time,
+            mark_until: now.monotonic + mark_time,
             end_until: None,
             by_others: false,
             memory_volumes: pod.details.memory_volumes,
             mark_sought: false,
+            api_is_silent: false,
             refused: None,
             was_stopped: false,
             reported_late: false,
@@ -158,18 +164,25 @@ impl Evictions {
     ) {
         for (uid, mut victim) in std::mem::take(&mut self.victims) {
             let pod = facts.pods.get(&uid).filter(|pod| !pod.is_terminal());
-            let fate = pod.map_or(Fate::Over, |pod| victim.advance(pod, facts, out));
+            let fate = pod.map_or(Fate::Over, |pod| {
+                let over = self.outlast_silence(&mut victim, pod, facts);
+                over.map_or_else(
+                    || victim.advance(pod, facts, out),
+                    |why| Fate::GivenUp(why, Duration::ZERO),
+                )
+            });
             match fate {
                 Fate::GoesOn => drop(self.victims.insert(uid, victim)),
                 Fate::Over => {
                     own_marks.victim_ended(uid, facts.clock.monotonic());
                     self.victim_is_over(&victim, facts, out);
                 }
-                Fate::GivenUp(why) => {
+                Fate::GivenUp(why, excluded_for) => {
                     let termination = &victim.termination;
                     if termination.may_reach_api() {
                         own_marks.remove_of_victim(termination.pod.clone(), termination.marked_at);
                     }
+                    self.choices.refuse(uid, facts.clock.monotonic() + excluded_for);
                     self.give_victim_up(&victim, &why, facts, out);
                 }
                 Fate::Dropped => self.drop_victim(&victim, facts, out),
@@ -207,7 +220,7 @@ impl Evictions {
         self.stalls.begin_anew(now);
         // The pod must not be chosen again, although the watch may lag. A kubelet may also revert
         // the phase for a moment. ([API16])
-        self.choices.refuse(pod.uid.clone(), now);
+        self.choices.refuse(pod.uid.clone(), now + REFUSED_LASTS);
         if victim.by_others || !end.may_have_applied() {
             out.calls.log(
                 false,
@@ -240,10 +253,12 @@ impl Evictions {
         let now = facts.clock.monotonic();
         let pod = &victim.termination.pod;
         self.let_go(victim, now);
-        self.choices.refuse(pod.uid.clone(), now);
         out.status.pressure.evictions.entry(victim.signal).or_default().given_up += 1;
         let text = format!("its eviction is given up: {why}");
         out.calls.log(true, Some(pod), text);
+        if !self.choices.may_report(&pod.uid, EVICTION_FAILED, now) {
+            return;
+        }
         let text = format!(
             "It was chosen for eviction, and is not evicted: {why}. {}",
             victim.description.message
@@ -259,7 +274,11 @@ impl Victim {
             return Fate::GoesOn;
         }
         if let Some(why) = self.refused.take() {
-            return Fate::GivenUp(why);
+            return Fate::GivenUp(why, REFUSED_LASTS);
+        }
+        if self.termination.mark.is_open() && self.is_shown_as_ours(pod) {
+            // The watch is faster than the read.
+            self.termination.read.drop_it();
         }
         if self.termination.read.is_open() {
             let why = Why::Eviction(&self.description.message);
@@ -319,15 +338,16 @@ impl Victim {
             return None;
         }
         if out.refusals.forbids(PATCH_STATUS) {
-            return Some(Fate::GivenUp("the API forbids its DisruptionTarget".to_owned()));
+            let why = "the API forbids its DisruptionTarget".to_owned();
+            return Some(Fate::GivenUp(why, REFUSED_LASTS));
         }
         if termination.mark.is_given_up() {
-            return Some(Fate::GivenUp("the API refuses its DisruptionTarget".to_owned()));
+            let why = "the API refuses its DisruptionTarget".to_owned();
+            return Some(Fate::GivenUp(why, REFUSED_LASTS));
         }
         if facts.clock.reached(self.mark_until) {
-            return Some(Fate::GivenUp(
-                "the API does not accept its DisruptionTarget in time".to_owned(),
-            ));
+            let why = "the API does not accept its DisruptionTarget in time".to_owned();
+            return Some(Fate::GivenUp(why, LATE_LASTS));
         }
         if termination.mark.is_due(&facts.clock) && out.calls.has_room() {
             termination.send_mark(pod, Why::Eviction(&self.description.message), out);
@@ -371,7 +391,8 @@ impl Victim {
         }
         let late = self.end_until.is_some_and(|at| facts.clock.reached(at));
         if termination.end.is_given_up() || late && !self.was_stopped {
-            return Fate::GivenUp("the container runtime does not stop it".to_owned());
+            let why = "the container runtime does not stop it".to_owned();
+            return Fate::GivenUp(why, REFUSED_LASTS);
         }
         if late && !std::mem::replace(&mut self.reported_late, true) {
             self.report_stubborn(out);
@@ -429,11 +450,14 @@ impl Victim {
         }
         let right = termination.terminator.right().filter(|right| out.refusals.forbids(right));
         if let Some(right) = right {
-            return Fate::GivenUp(format!("the API forbids `{right}`"));
+            return Fate::GivenUp(format!("the API forbids `{right}`"), REFUSED_LASTS);
         }
-        if termination.end.is_given_up() || self.end_until.is_some_and(|at| facts.clock.reached(at))
-        {
-            return Fate::GivenUp("the API does not accept its phase".to_owned());
+        if termination.end.is_given_up() {
+            return Fate::GivenUp("the API refuses its termination".to_owned(), REFUSED_LASTS);
+        }
+        if self.end_until.is_some_and(|at| facts.clock.reached(at)) {
+            let why = "the API does not accept its termination in time".to_owned();
+            return Fate::GivenUp(why, REFUSED_LASTS);
         }
         termination.end.want();
         if termination.end.is_due(&facts.clock) && out.calls.has_room() {

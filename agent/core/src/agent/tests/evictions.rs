@@ -30,7 +30,7 @@ pub(super) fn web(name: &str) -> PodView {
 }
 
 /// A node short of memory; the first pod uses the most.
-fn short_of_memory(settings: Settings, pods: Vec<PodView>) -> World {
+pub(super) fn short_of_memory(settings: Settings, pods: Vec<PodView>) -> World {
     let names: Vec<String> = pods.iter().map(|pod| pod.name.clone()).collect();
     let mut world = World::at_ease(settings, pods);
     for (name, used) in names.iter().zip((100..1_000).rev().step_by(100)) {
