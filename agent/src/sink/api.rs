@@ -27,7 +27,6 @@ use crate::source::wire_pod::WirePod;
 const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 /// The agent's name in `managedFields`.
 const MANAGER: &str = "epilogue-agent";
-const NODES: &str = "/api/v1/nodes";
 /// A write needs only the metadata of its result.
 const BRIEF: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
@@ -75,9 +74,9 @@ impl ApiSink {
         let begun = Instant::now();
         let result = match &action {
             Action::ReadPod(pod) => ActionResult::Pod(within(ATTEMPT_MAX, self.read(pod)).await),
-            Action::PatchStatus { pod, body, .. } => {
-                ActionResult::Patched(within(ATTEMPT_MAX, self.patch_pod_status(pod, body)).await)
-            }
+            Action::PatchStatus { pod, body, .. } => ActionResult::Patched(
+                within(ATTEMPT_MAX, self.patch_pod(pod, "/status", body)).await,
+            ),
             action => ActionResult::Done(within(ATTEMPT_MAX, self.write(action)).await),
         };
         let failure = match &result {
@@ -97,18 +96,18 @@ impl ApiSink {
         match action {
             Action::Announce(state) => {
                 let body = json!({"metadata": {"annotations": {STATE: state}}});
-                self.patch(&self.node_path(), MERGE, &body).await
+                self.patch_node("", MERGE, &body).await
             }
             Action::Publish(readiness) => {
                 let body = json!({"metadata": {"annotations": {READINESS: readiness}}});
-                self.patch(&self.node_path(), MERGE, &body).await
+                self.patch_node("", MERGE, &body).await
             }
             Action::Taint { present } => self.taint(*present).await,
             Action::SetNodeCondition { kind, stands, reason, message, since } => {
                 let body = patches::node_condition(kind, *stands, reason, message, *since);
-                self.patch(&format!("{}/status", self.node_path()), STRATEGIC, &body).await
+                self.patch_node("/status", STRATEGIC, &body).await
             }
-            Action::PatchPod { pod, body } => self.patch(&pod_path(pod), STRATEGIC, body).await,
+            Action::PatchPod { pod, body } => self.patch_pod(pod, "", body).await.map(drop),
             Action::DeletePod { pod, version, grace_seconds } => {
                 self.delete(pod, version, *grace_seconds).await
             }
@@ -131,9 +130,9 @@ impl ApiSink {
     }
 
     /// Returns the version that the write has made, if the answer says it.
-    async fn patch_pod_status(&self, pod: &PodRef, body: &Value) -> Outcome<Option<String>> {
-        let path = format!("{}/status?fieldManager={MANAGER}", pod_path(pod));
-        self.send(Method::PATCH, &path, STRATEGIC, body).await
+    async fn patch_pod(&self, pod: &PodRef, of: &str, body: &Value) -> Outcome<Option<String>> {
+        let path = format!("{}{of}?fieldManager={MANAGER}", pod_path(pod));
+        self.send(Method::PATCH, &path, (STRATEGIC, body), &self.newest.pods).await
     }
 
     async fn delete(&self, pod: &PodRef, version: &str, grace_seconds: u32) -> Outcome<()> {
@@ -143,7 +142,8 @@ impl ApiSink {
             "preconditions": {"uid": pod.uid, "resourceVersion": version},
             "gracePeriodSeconds": grace_seconds.max(1),
         });
-        self.send(Method::DELETE, &pod_path(pod), JSON, &options).await.map(drop)
+        let newest = &self.newest.pods;
+        self.send(Method::DELETE, &pod_path(pod), (JSON, &options), newest).await.map(drop)
     }
 
     /// Adds or removes the taint. The API has one list of taints, so the agent reads and writes it
@@ -165,11 +165,11 @@ impl ApiSink {
             "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
             "spec": {"taints": taints},
         });
-        self.patch(&self.node_path(), MERGE, &body).await
+        self.patch_node("", MERGE, &body).await
     }
 
     fn node_path(&self) -> String {
-        format!("{NODES}/{}", self.node)
+        format!("/api/v1/nodes/{}", self.node)
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
@@ -177,26 +177,25 @@ impl ApiSink {
         reply::read(&self.client, request).await.map_err(classify)
     }
 
-    async fn patch(&self, path: &str, kind: &str, body: &Value) -> Outcome<()> {
-        let path = format!("{path}?fieldManager={MANAGER}");
-        self.send(Method::PATCH, &path, kind, body).await.map(drop)
+    async fn patch_node(&self, of: &str, kind: &str, body: &Value) -> Outcome<()> {
+        let path = format!("{}{of}?fieldManager={MANAGER}", self.node_path());
+        self.send(Method::PATCH, &path, (kind, body), &self.newest.nodes).await.map(drop)
     }
 
-    /// Returns the version of the written object, if the answer says it.
+    /// Returns the version of the written object, if the answer says it, and notes it as the newest
+    /// of its kind.
     async fn send(
         &self,
         method: Method,
         path: &str,
-        kind: &str,
-        body: &Value,
+        body: (&str, &Value),
+        newest: &Newest,
     ) -> Outcome<Option<String>> {
-        let mut request = request(method, path, Some((kind, body)))?;
+        let mut request = request(method, path, Some(body))?;
         request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(BRIEF));
         let answer = self.client.request_text(request).await.map_err(classify)?;
         let written = serde_json::from_str::<Written>(&answer);
         let version = written.ok().map(|written| written.metadata.resource_version);
-        let is_node = path.starts_with(NODES);
-        let newest = if is_node { &self.newest.nodes } else { &self.newest.pods };
         note(newest, version.as_deref().unwrap_or_default());
         Ok(version)
     }
