@@ -8,10 +8,12 @@ use serde_json::json;
 
 use super::logind::Stage;
 use super::situations::Met;
+use super::wire::Verb;
 use super::world::{Life, World};
 use crate::controller::random::Random;
 
-/// How many calls are crossed after a cancel, in a seed where calls are crossed. Per mille.
+/// How many writes are crossed after a cancel, in a rough seed with several calls at once. Per
+/// mille.
 const CANCELLED: u32 = 600;
 
 /// What crosses the calls of a seed.
@@ -34,21 +36,24 @@ impl Crossing {
 
 impl World {
     /// How much longer a call about the pod takes, because the pod ends meanwhile.
-    pub(super) fn cross(&mut self, about: Option<&PodUid>) -> Duration {
-        let ends = self.behaviour.crossing.ends;
-        let Some(uid) = about.filter(|_| ends > 0 && !self.ledger.settling).cloned() else {
+    pub(super) fn cross(&mut self, verb: Verb, about: Option<&PodUid>) -> Duration {
+        let Some(uid) = about.filter(|_| !self.ledger.settling).cloned() else {
             return Duration::ZERO;
         };
-        // Few calls come after a cancel.
+        // Few writes come after a cancel. A pod that ends during the read before them gets none.
         let cancelled = self.cancelled_at.is_some() && self.logind.stage == Stage::Idle;
-        let chance = if cancelled { ends.max(CANCELLED) } else { ends };
-        if !self.cross_random.per_mille(chance) {
+        let several = !self.behaviour.strict && self.behaviour.settings.in_flight_max > 1;
+        let cleans_up = cancelled && verb == Verb::PatchStatus && several;
+        let chance = if cleans_up { CANCELLED } else { self.behaviour.crossing.ends };
+        if chance == 0 || !self.cross_random.per_mille(chance) {
             return Duration::ZERO;
         }
         let code = *self.cross_random.pick(&[0, 1]);
         let pause = self.cross_random.millis(0, 150);
         self.after(pause, Life::Boot(self.boot), move |w| w.end_by_itself(&uid, code));
-        self.cross_random.millis(200, 700)
+        // A kubelet may take a second to see an end.
+        let (least, most) = if cleans_up { (700, 1_900) } else { (200, 700) };
+        self.cross_random.millis(least, most)
     }
 
     fn end_by_itself(&mut self, uid: &PodUid, code: i32) {

@@ -124,7 +124,7 @@ impl World {
     ) {
         let Some(run) = self.agent_run() else { return };
         let (low, high) = self.behaviour.rtt_ms;
-        let there = self.random.millis(low, high) + self.cross(about);
+        let there = self.random.millis(low, high) + self.cross(verb, about);
         let back = self.random.millis(low, high);
         let lost = || fail(Failure::new(FailureKind::Unknown, "no answer"));
         let fate = self.fate(verb, about);
