@@ -261,8 +261,10 @@ impl World {
         let (Some(reported_at), Some(ended_at)) = (reported_at, ended_at) else { return };
         // Ends carry the node's clock, which may have been set since.
         let agree = self.wall_offset.is_zero();
-        // An attempt whose outcome is in doubt may stand already, so the agent completes it.
-        let first = !self.ledger.mark_failed.contains(pod.uid());
+        // An attempt whose outcome is in doubt may stand already, so the agent completes it. The
+        // first one comes before the runtime is asked where the kubelet shuts down by itself.
+        let failed = self.ledger.mark_failed.contains(pod.uid());
+        let first = !(failed && self.ledger.kubelet_was_armed);
         let asks = issued.mode == Some(Mode::Substitute) && self.runtime.answers && agree && first;
         let in_time = issued.at < reported_at + Duration::from_millis(100);
         // A pod whose containers start again has not ended: it waits for its next start, which the
