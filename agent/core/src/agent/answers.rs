@@ -96,7 +96,8 @@ impl Agent {
     fn was_read(&mut self, part: Part, uid: &PodUid, result: &Outcome<Option<Box<PodView>>>) {
         match result {
             Ok(Some(pod)) => drop(self.facts.pods.observe((**pod).clone())),
-            Ok(None) => self.facts.pods.gone(uid),
+            // No watch shows the end of a pod that the cache does not have any more.
+            Ok(None) => self.see_pod_gone(uid.clone()),
             Err(_) => {}
         }
         let serves_shutdown = part != Part::Eviction && self.shutdowns.has(uid);
@@ -125,7 +126,7 @@ impl Agent {
             }
             (Part::Eviction, answer) => {
                 if evictions.answered(verb, uid, answer, facts, out) {
-                    facts.pods.gone(uid);
+                    self.see_pod_gone(uid.clone());
                 }
             }
             (Part::Stuck, answer) => self.stuck.answered(verb, uid, answer, facts, out),

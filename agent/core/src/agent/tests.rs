@@ -12,6 +12,7 @@ mod oom;
 mod pressure;
 mod pressure_chaos;
 mod refusals;
+mod remembered;
 mod restarts;
 mod scarcity;
 mod silence;

@@ -174,8 +174,14 @@ impl Evictions {
             match fate {
                 Fate::GoesOn => drop(self.victims.insert(uid, victim)),
                 Fate::Over => {
-                    own_marks.victim_ended(uid, facts.clock.monotonic());
                     self.victim_is_over(&victim, facts, out);
+                    // The pod must not be chosen again, although the watch may lag. A kubelet may
+                    // also revert the phase for a moment. ([API16])
+                    if facts.pods.get(&uid).is_some() {
+                        let now = facts.clock.monotonic();
+                        self.choices.refuse(uid.clone(), now + REFUSED_LASTS);
+                        own_marks.victim_ended(uid, now);
+                    }
                 }
                 Fate::GivenUp(why, excluded_for) => {
                     let termination = &victim.termination;
@@ -218,9 +224,6 @@ impl Evictions {
             self.watch.pages_go(now);
         }
         self.stalls.begin_anew(now);
-        // The pod must not be chosen again, although the watch may lag. A kubelet may also revert
-        // the phase for a moment. ([API16])
-        self.choices.refuse(pod.uid.clone(), now + REFUSED_LASTS);
         if victim.by_others || !end.may_have_applied() {
             out.calls.log(
                 false,
