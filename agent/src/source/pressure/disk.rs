@@ -18,6 +18,9 @@ use crate::host::Host;
 const POD_TIME_MAX: Duration = Duration::from_millis(200);
 /// Maximum time for all pods of one measurement.
 const TIME_MAX: Duration = Duration::from_secs(2);
+/// How long the result of a pod is kept that later measurements leave out: those for limits alone
+/// do not cost the other pods their turns.
+const LEFT_OUT_LASTS: Duration = Duration::from_mins(5);
 /// Maximum number of entries for one pod: the walk holds some 40 bytes of each.
 const POD_ENTRIES_MAX: u64 = 200_000;
 /// Maximum number of volumes, or of containers with logs, of one pod.
@@ -89,7 +92,9 @@ impl DiskMeter {
             let found = self.walk_pod(uid, logs, &mut budget);
             self.found.insert((*uid).clone(), found);
         }
-        self.found.retain(|uid, _| wanted.contains(uid.0.as_str()));
+        self.found.retain(|uid, found| {
+            wanted.contains(uid.0.as_str()) || found.at.elapsed() < LEFT_OUT_LASTS
+        });
         let of = |uid: &PodUid| {
             let layers = layers.and_then(|all| all.get(uid)).map(Vec::as_slice);
             Some((uid.clone(), figures(self.found.get(uid)?, layers)))
@@ -190,4 +195,22 @@ fn names(dir: &Path, max: usize) -> Vec<String> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let entries = entries.filter_map(Result::ok);
     entries.filter_map(|entry| entry.file_name().into_string().ok()).take(max).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measurement_of_some_pods_costs_the_others_no_turn() {
+        let root = tempfile::tempdir().expect("must be creatable");
+        let mut meter = DiskMeter::new(Host::new(root.path().into()), "/kubelet".into());
+        let [a, b] = ["a", "b"].map(|name| PodUid(name.into()));
+        meter.measure(&[a.clone(), b.clone()], None);
+        meter.measure(std::slice::from_ref(&a), None);
+        let found = meter.found.get_mut(&b).expect("must be kept");
+        found.at = found.at.checked_sub(LEFT_OUT_LASTS).expect("must be after the boot");
+        meter.measure(&[a], None);
+        assert!(!meter.found.contains_key(&b), "a pod that is gone is forgotten");
+    }
 }
