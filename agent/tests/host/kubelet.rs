@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use agent_core::protocol::event::Event;
 use agent_core::protocol::node::{Healthz, KubeletEviction, KubeletFacts};
+use doubles::http::answer;
 use doubles::login1::Lock;
 use doubles::systemd1::{State, Systemd1};
 use epilogue_agent::args::KubeletPlace;
@@ -15,7 +16,7 @@ use epilogue_agent::source::systemd::Systemd;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::configz::{Port, http};
+use crate::configz::Port;
 use crate::{Node, WITHIN};
 
 const UNIT: &str = "kubelet.service";
@@ -32,7 +33,7 @@ fn config(seconds: u64) -> String {
             "shutdownGracePeriodCriticalPods":"10s",
             "evictionHard":{{"memory.available":"100Mi"}}}}}}"#
     );
-    http("200 OK", &config)
+    answer("200 OK", &config)
 }
 
 async fn systemd(node: &Node) -> Systemd1 {
@@ -77,7 +78,7 @@ async fn a_kubelet_that_lives_and_waits_for_shutdowns_is_seen_so() {
     let node = Node::start(60).await;
     let _systemd = systemd(&node).await;
     node.login1.turn(|state| state.locks.push((0, its_lock(PID))));
-    let health = Port::plain(&http("200 OK", "ok")).await;
+    let health = Port::plain(&answer("200 OK", "ok")).await;
     let config = Port::with_tls(&config(30)).await;
     let source = source(&node, Some(health.address), Some(config.address), 0);
     let expected = KubeletFacts {
@@ -177,8 +178,8 @@ async fn the_token_is_shown_to_the_certificate_in_the_kubelets_directory_alone()
 async fn a_refused_question_is_no_answer() {
     let node = Node::start(60).await;
     let _systemd = systemd(&node).await;
-    let config = Port::with_tls(&http("403 Forbidden", "no")).await;
-    let health = Port::plain(&http("500 Internal Server Error", "failed")).await;
+    let config = Port::with_tls(&answer("403 Forbidden", "no")).await;
+    let health = Port::plain(&answer("500 Internal Server Error", "failed")).await;
     let facts = source(&node, Some(health.address), Some(config.address), 0).ask().await;
     assert_eq!((facts.shutdown_period, facts.healthy), (None, Some(Healthz::Failing)));
     assert_eq!(config.requests().len(), 1);

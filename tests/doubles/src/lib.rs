@@ -4,6 +4,7 @@
 
 pub mod bus;
 pub mod cri;
+pub mod http;
 pub mod login1;
 pub mod systemd1;
 

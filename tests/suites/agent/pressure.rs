@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use doubles::cri::{Call, CriDouble, Fault, Layer, Script};
+use doubles::http;
 use k8s_openapi::api::core::v1::Pod;
 use lab::agent::{Setup, Site, State};
 use lab::eventually;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::cluster;
-use super::configz::{Port, http};
+use super::configz::Port;
 use super::tree::{Driver, MIB, Tree, overwrite, stat};
 
 /// Enough for quick steps on a busy machine.
@@ -259,7 +260,7 @@ async fn a_victim_that_can_run_again_is_marked_and_then_deleted() {
 async fn a_pod_over_a_limit_of_its_own_is_evicted_without_being_disrupted() {
     // A limit that the user set is not a disruption. ([EV26])
     let config = json!({"kubeletconfig": {"localStorageCapacityIsolation": false}}).to_string();
-    let port = Port::with_tls(&http("200 OK", &config)).await;
+    let port = Port::with_tls(&http::answer("200 OK", &config)).await;
     let address = format!("--kubelet-address={}", port.address);
     let stage = Stage::start(&["--pressure=enforce", "--stuck-after=1s", &address]).await;
     let site = &stage.site;

@@ -7,13 +7,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use doubles::http;
 use epilogue_agent::ports::{Ports, Socket};
-use rcgen::{CertifiedKey, generate_simple_self_signed};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::io::{DuplexStream, duplex};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 const HEALTHZ: u16 = 10248;
 const CONFIGZ: u16 = 10250;
@@ -63,7 +60,8 @@ impl KubeletPorts {
         }
         std::fs::write(root.join(TOKEN), "secret").expect("must be writable");
         let (answers, answered) = (Arc::new(Mutex::new(Answers::Well)), Arc::default());
-        Self { answers, period_seconds: Arc::default(), answered, tls: tls() }
+        let (tls, _) = http::self_signed("node");
+        Self { answers, period_seconds: Arc::default(), answered, tls }
     }
 
     /// The file of the token.
@@ -109,44 +107,19 @@ impl KubeletPorts {
 
     /// Serves one request. Errors are the client's.
     async fn serve(self, far: DuplexStream, port: u16) {
-        let mut stream: Box<dyn Socket> = match port {
+        let stream: Box<dyn Socket> = match port {
             CONFIGZ => match self.tls.accept(far).await {
                 Ok(stream) => Box::new(stream),
                 Err(_) => return,
             },
             _ => Box::new(far),
         };
-        let mut request = Vec::new();
-        while !request.ends_with(b"\r\n\r\n") {
-            match stream.read_u8().await {
-                Ok(byte) => request.push(byte),
-                Err(_) => return,
-            }
-        }
-        let seconds = *self.period_seconds.lock().expect("no holder panics");
-        let body = match port {
-            CONFIGZ => format!(r#"{{"kubeletconfig":{{"shutdownGracePeriod":"{seconds}s"}}}}"#),
-            _ => "ok".to_owned(),
+        let answer = |_| {
+            let seconds = *self.period_seconds.lock().expect("no holder panics");
+            let config = format!(r#"{{"kubeletconfig":{{"shutdownGracePeriod":"{seconds}s"}}}}"#);
+            self.answered.lock().expect("no holder panics")[usize::from(port == CONFIGZ)] += 1;
+            http::answer("200 OK", if port == CONFIGZ { &config } else { "ok" })
         };
-        self.answered.lock().expect("no holder panics")[usize::from(port == CONFIGZ)] += 1;
-        let length = body.len();
-        let answer = format!(
-            "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-        );
-        drop(stream.write_all(answer.as_bytes()).await);
-        drop(stream.shutdown().await);
+        http::serve(stream, answer).await;
     }
-}
-
-fn tls() -> TlsAcceptor {
-    let CertifiedKey { cert, signing_key } =
-        generate_simple_self_signed(["node".to_owned()]).expect("must be signable");
-    let key = PrivateKeyDer::try_from(signing_key.serialize_der()).expect("must be a key");
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("the default versions must do")
-        .with_no_client_auth()
-        .with_single_cert(vec![cert.der().clone()], key)
-        .expect("the certificate must go with its key");
-    TlsAcceptor::from(Arc::new(config))
 }
