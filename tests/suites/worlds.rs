@@ -49,9 +49,7 @@ const SEEDS: u64 = 20;
 /// The same where an agent measures its node each second.
 const SEEDS_OF_SHORTAGES: u64 = 8;
 /// How often what a test is about must be met in all seeds together.
-const MET_MIN: usize = 5;
-/// The same for each kubelet that fails.
-const MET_MIN_OF_FAILING: usize = 3;
+const MET_MIN: usize = 3;
 /// Of so many Jobs that a restore took back, the ledger may excuse something of one.
 const EXCUSED_OF: usize = 20;
 /// The verdicts must catch a broken controller within this many seeds.
@@ -104,12 +102,27 @@ fn lines(log: &[Access]) -> Vec<String> {
 
 #[test]
 fn without_faults_every_job_ends_exactly_as_scripted() {
-    run_all("calm", Options::default());
+    assert_restarts_met(&run_all("calm", Options::default()));
+}
+
+/// Containers must have been restarted in place, and Jobs must have failed for that.
+fn assert_restarts_met(reports: &[Report]) {
+    let log = || reports.iter().flat_map(|it| &it.log);
+    let waits = |it: &&Access| {
+        let waiting = &it.body["status"]["containerStatuses"][0]["state"]["waiting"]["reason"];
+        it.kind == Kind::Pod && it.code == 200 && *waiting == "CrashLoopBackOff"
+    };
+    let failed: usize = reports.iter().map(|it| it.verdict.failed_by_restarts).sum();
+    let waits = log().filter(waits).count();
+    println!("restarts: {waits}; Jobs that failed for them: {failed}");
+    let is_met = waits >= MET_MIN && failed >= MET_MIN;
+    assert!(is_met || reports.len() == 1, "too few: {waits}, {failed}");
 }
 
 #[test]
 fn with_faults_and_crashes_each_pod_counts_once() {
     let reports = run_all("faults", Options { faults: true, ..Options::default() });
+    assert_restarts_met(&reports);
     let drawn = |of: fn(&Drawn) -> u32| reports.iter().map(|it| of(&it.drawn)).sum::<u32>();
     let lost = reports.iter().flat_map(|it| &it.log).filter(|access| access.is_lost).count();
     let answered =
@@ -156,8 +169,8 @@ fn after_a_restore_of_etcd_each_pod_that_the_api_shows_counts_once() {
         undone.iter().any(|it| counts(it) && it.agent.starts_with(CONTROLLER))
     };
     let (count, undone) = (restores.len(), restores.iter().filter(undone).count());
-    let excused: Vec<&String> = reports.iter().flat_map(|it| &it.excused).collect();
-    let of_jobs: usize = reports.iter().map(|it| it.undone).sum();
+    let excused: Vec<&String> = reports.iter().flat_map(|it| &it.verdict.excused).collect();
+    let of_jobs: usize = reports.iter().map(|it| it.verdict.undone).sum();
     println!("restores: {count}; with counts that are undone: {undone}; {of_jobs} Jobs went back");
     println!("excused: {excused:#?}");
     let is_rare = excused.len() * EXCUSED_OF <= of_jobs;
@@ -232,7 +245,7 @@ fn pods_of_a_lost_node_amid_faults_count_once() {
 #[test]
 fn pods_of_a_node_that_shuts_down_are_reported_and_complete_elsewhere() {
     let reports = run_all("shutdown", Options { shuts_down: true, ..Options::default() });
-    assert_stories_met(&reports, &[Kubelet::Plain, Kubelet::Graceful, Kubelet::Dead], MET_MIN);
+    assert_stories_met(&reports, &[Kubelet::Plain, Kubelet::Graceful, Kubelet::Dead]);
 }
 
 #[test]
@@ -240,7 +253,7 @@ fn pods_of_a_node_whose_kubelet_fails_are_reported() {
     let options = Options { shuts_down: true, kubelet_fails: true, ..Options::default() };
     let reports = run_all("failing kubelet", options);
     let all = [Kubelet::Stuck, Kubelet::Hung, Kubelet::Dies, Kubelet::Restarted];
-    assert_stories_met(&reports, &all, MET_MIN_OF_FAILING);
+    assert_stories_met(&reports, &all);
     let stuck: usize = stories(&reports).map(|(_, met)| met.failed_stuck).sum();
     println!("stuck pods that the agent failed: {stuck}");
     assert!(stuck >= MET_MIN || reports.len() == 1, "too few: {stuck}");
@@ -355,15 +368,15 @@ fn stories(reports: &[Report]) -> impl Iterator<Item = &(Story, Met)> {
 
 /// Shutdowns under each of these kubelets must have ended pods, and the agent must have failed some
 /// itself where no kubelet lives.
-fn assert_stories_met(reports: &[Report], kubelets: &[Kubelet], min: usize) {
+fn assert_stories_met(reports: &[Report], kubelets: &[Kubelet]) {
     for kubelet in kubelets {
         let of_it = || stories(reports).filter(|(story, _)| story.kubelet == *kubelet);
         let (count, failed, by_agent) = of_it().fold((0, 0, 0), |(count, failed, by_agent), it| {
             (count + 1, failed + it.1.failed, by_agent + it.1.failed_by_agent)
         });
         println!("{kubelet:?}: {count}; failed: {failed}, {by_agent} of them by the agent");
-        let is_met = count >= min && (failed >= min || *kubelet == Kubelet::Stuck);
-        let is_met = is_met && (by_agent >= min || !kubelet.is_gone());
+        let is_met = count >= MET_MIN && (failed >= MET_MIN || *kubelet == Kubelet::Stuck);
+        let is_met = is_met && (by_agent >= MET_MIN || !kubelet.is_gone());
         let is_met = is_met && of_it().all(|it| it.0.answered.iter().all(|count| *count > 0));
         assert!(is_met || reports.len() == 1, "too few: {count}, {failed}, {by_agent}");
     }
@@ -468,6 +481,10 @@ caught! {
         ChangePods by "does not end as scripted";
     a_controller_that_writes_an_invalid_status_is_caught:
         SpoilStatus by "is invalid";
+    a_controller_that_fails_a_job_within_its_limit_is_caught:
+        FailEarly by "fails within its backoffLimit";
+    a_controller_that_ignores_restarts_is_caught:
+        ForgetLimit by "goes on beyond its backoffLimit";
     a_controller_that_never_rests_is_caught:
         NeverRest by "not at rest";
     a_controller_that_keeps_counts_which_a_restore_undid_is_caught:

@@ -319,7 +319,12 @@ impl PodMachine {
                     container.exit(code, None, now);
                 }
                 self.exited = Some(code);
-                self.end(now);
+                // Whom a signal of others ended, the kubelet starts again.
+                if self.stopping.is_none() && restarts(pod.restart_policy, code) {
+                    self.back_off(false, pod.restart_policy, now);
+                } else {
+                    self.end(now);
+                }
             }
             _ => return false,
         }
@@ -474,6 +479,7 @@ fn main_names(pod: &PodView) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::super::pod::ContainerSpec;
+    use super::super::processes::Signal;
     use std::fmt::Write as _;
 
     use super::*;
@@ -679,6 +685,22 @@ mod tests {
             "Succeeded +Initialized main:terminated=0(Completed)x2".to_owned(),
         ];
         assert_eq!(life.writes(300), third);
+    }
+
+    #[test]
+    fn on_failure_restarts_what_a_signal_ended_unless_the_pod_is_deleted() {
+        let mut life = Life::new(main_pod(RestartPolicy::OnFailure), "hang", PACE);
+        life.writes(0);
+        life.machine.signal(Signal::Kill, at(10));
+        let backing_off = "Running +PodReadyToStartContainers +Initialized main:waiting";
+        assert_eq!(life.writes(10), [format!("{backing_off}(CrashLoopBackOff)")]);
+        assert_eq!(life.writes(110), [format!("{RUNNING} main:runningx1")]);
+        life.delete(30, 200);
+        life.machine.signal(Signal::Kill, at(210));
+        assert_eq!(
+            life.writes(210),
+            ["Failed +Initialized main:terminated=137(Error)x1", "DELETE"]
+        );
     }
 
     #[test]

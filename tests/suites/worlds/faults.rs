@@ -13,18 +13,19 @@ use tokio::time::{Instant, sleep};
 
 use super::admission;
 use super::backup::{Backups, Restore};
+use super::host::AGENT;
 use super::ledger::CONTROLLER;
 use super::plots::{DELETED, REMOVED, SUSPENDED};
 use super::world::{LEASE, LEASES, NAMESPACE};
 
 /// How long new faults begin.
 const LASTS: Duration = Duration::from_mins(2);
-/// The writes of a controller that faults concern.
+/// The writes that faults concern; the first ones are only the controller's.
 const WRITES: [(&[Verb], Option<Kind>); 5] = [
     (&[Verb::Create], Some(Kind::Pod)),
+    (&[Verb::Update], Some(Kind::Job)),
     (&[Verb::Patch], Some(Kind::Pod)),
     (&[Verb::Delete], Some(Kind::Pod)),
-    (&[Verb::Update], Some(Kind::Job)),
     (&[Verb::Create, Verb::Patch, Verb::Delete, Verb::Update], None),
 ];
 
@@ -121,8 +122,10 @@ impl Weather {
 
     /// Lets this happen to some of the next writes of this kind.
     fn write(&mut self, effect: Effect) {
-        let (verbs, kind) = *self.random.pick(&WRITES);
-        let (verbs, agent) = (verbs.to_vec(), Some(self.agent().to_owned()));
+        let agent = self.agent();
+        let writes = if agent == AGENT { &WRITES[2..] } else { &WRITES };
+        let (verbs, kind) = *self.random.pick(writes);
+        let (verbs, agent) = (verbs.to_vec(), Some(agent.to_owned()));
         let matcher = Matcher { verbs, kind, agent, ..Matcher::default() };
         let times = self.random.between(1, 4) as u32;
         let fault = self.api.inject(Fault::of(matcher, effect).times(times));

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use model_api::{Access, Kind, Verb};
 use serde_json::Value;
 
@@ -11,6 +11,8 @@ use super::admission;
 use super::backup::Restore;
 use super::plots::condition;
 
+/// So soon a controller without faults acts on restarts.
+const NOTICED_WITHIN: SignedDuration = SignedDuration::from_secs(5);
 /// The finalizer of pods that are not counted yet.
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 /// The annotation with a pod's index.
@@ -25,6 +27,7 @@ struct JobSeen {
     indexed: bool,
     parallelism: usize,
     ignores_disruptions: bool,
+    limits: Limits,
     counted: [i64; 2],
     /// UIDs that the status lists, and those that it has listed before: succeeded, failed.
     listed: [BTreeSet<String>; 2],
@@ -34,6 +37,20 @@ struct JobSeen {
     gone: bool,
 }
 
+/// What the API knows of a Job's backoffLimit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Limits {
+    max: i64,
+    /// Whether containers are restarted in place, and their restarts count.
+    restarts: bool,
+    /// When restarts first reached it.
+    reached: Option<Timestamp>,
+    /// Whether more pods had failed than it allows.
+    exceeded: bool,
+    /// Whether the status says that one of both is so.
+    fails: bool,
+}
+
 /// What the API knows of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PodSeen {
@@ -41,6 +58,7 @@ struct PodSeen {
     job: String,
     index: Option<u64>,
     phase: String,
+    restarts: i64,
     deleting: bool,
     tracked: bool,
     disrupted: bool,
@@ -85,6 +103,8 @@ pub(super) struct Verdict {
     pub(super) excused: Vec<String>,
     /// How often something of a Job was undone.
     pub(super) undone: usize,
+    /// Jobs that failed because of restarts.
+    pub(super) failed_by_restarts: usize,
 }
 
 /// Judges a whole run. Where nothing was lost and one replica worked, no Job may ever have more
@@ -166,6 +186,9 @@ impl Ledger {
         let rules = object["spec"]["podFailurePolicy"]["rules"].as_array();
         job.ignores_disruptions =
             rules.into_iter().flatten().any(|rule| rule["action"] == "Ignore");
+        let limits = &mut job.limits;
+        limits.max = object["spec"]["backoffLimit"].as_i64().unwrap_or(6);
+        limits.restarts = object["spec"]["template"]["spec"]["restartPolicy"] == "OnFailure";
         let completed = indexes(status["completedIndexes"].as_str().unwrap_or_default());
         let fails = condition(object, "FailureTarget").is_some();
         let mut found = Vec::new();
@@ -227,6 +250,7 @@ impl Ledger {
         if job.has_ended && job.listed.iter().any(|all| !all.is_empty()) {
             found.push("has ended with uncounted pods".to_owned());
         }
+        found.extend(job.limits.fail(object, at, self.is_bounded));
         let is_misled = is_ours && self.is_misled && self.undone.contains(&uid);
         if is_misled && !found.is_empty() {
             self.misled.insert(uid.clone());
@@ -254,6 +278,7 @@ impl Ledger {
             job,
             index: index.and_then(|index| index.parse().ok()),
             phase: text(&object["status"]["phase"]),
+            restarts: restarts(object),
             deleting: metadata.get("deletionTimestamp").is_some(),
             tracked: finalizers.into_iter().any(|it| it == FINALIZER),
             disrupted: conditions
@@ -286,6 +311,7 @@ impl Ledger {
         }
         let owner = pod.job.clone();
         self.pods.insert(uid, pod);
+        self.check_limit(&owner, at);
         if is_new {
             self.check_active(&owner, at);
         }
@@ -310,6 +336,25 @@ impl Ledger {
         }
     }
 
+    /// Notes whether the pods of a Job exceed its backoffLimit. The restarts of pods that are gone or
+    /// have ended do not count.
+    fn check_limit(&mut self, owner: &str, at: Timestamp) {
+        let Some(job) = self.jobs.get_mut(owner) else { return };
+        let pods = || self.pods.iter().filter(|(_, pod)| pod.job == owner);
+        let may_fail = |(uid, pod): &(&String, &PodSeen)| {
+            let counts = job.listed[1].contains(*uid) || job.counted_before[1].contains(*uid);
+            counts || pod.deleting || pod.phase == "Failed"
+        };
+        let failed = pods().filter(may_fail).count() as i64;
+        let lives = |pod: &&PodSeen| matches!(&*pod.phase, "Pending" | "Running");
+        let restarts: i64 = pods().map(|(_, pod)| pod).filter(lives).map(|it| it.restarts).sum();
+        let limits = &mut job.limits;
+        limits.exceeded |= failed > limits.max;
+        if limits.restarts && restarts >= limits.max.max(1) {
+            limits.reached.get_or_insert(at);
+        }
+    }
+
     /// Whether the Job's status lists or counts the pod, or need not.
     fn is_counted(&self, uid: &str, pod: &PodSeen) -> bool {
         let Some(job) = self.jobs.get(&pod.job).filter(|job| !job.gone) else { return true };
@@ -331,6 +376,12 @@ impl Ledger {
             }
         }
         let mut verdict = std::mem::take(&mut self.verdict);
+        for job in self.jobs.values().filter(|job| job.limits.reached.is_some()) {
+            verdict.failed_by_restarts += usize::from(job.limits.fails);
+            if self.is_bounded && !job.limits.fails {
+                verdict.violations.push(format!("{} goes on beyond its backoffLimit", job.name));
+            }
+        }
         for (uid, pod) in &self.pods {
             if pod.must_count && !pod.is_excess() && !self.is_counted(uid, pod) {
                 let text = format!("{} is {} and never counted", pod.name, pod.phase);
@@ -350,6 +401,25 @@ impl Verdict {
     /// Where something belongs that is wrong, or would be.
     fn of(&mut self, is_excused: bool) -> &mut Vec<String> {
         if is_excused { &mut self.excused } else { &mut self.violations }
+    }
+}
+
+impl Limits {
+    /// Reads the condition of a status. Returns what is wrong with it.
+    fn fail(&mut self, job: &Value, at: Timestamp, is_bounded: bool) -> Option<String> {
+        let target = condition(job, "FailureTarget");
+        let fails = target.is_some_and(|it| it["reason"] == "BackoffLimitExceeded");
+        if !fails || std::mem::replace(&mut self.fails, fails) {
+            return None;
+        }
+        let max = self.max;
+        match self.reached {
+            Some(reached) if is_bounded && reached + NOTICED_WITHIN < at && !self.exceeded => {
+                Some(format!("reached its backoffLimit of {max} at {reached}, and fails now"))
+            }
+            None if !self.exceeded => Some(format!("fails within its backoffLimit of {max}")),
+            _ => None,
+        }
     }
 }
 
@@ -375,6 +445,13 @@ fn lists_pods(access: &Access) -> bool {
 pub(super) fn is_invalid(access: &Access) -> bool {
     let message = access.answer["message"].as_str().unwrap_or_default();
     matches!(access.code, 400 | 405 | 415 | 422) && !message.contains("the WatchList feature gate")
+}
+
+/// The sum of the restarts of a pod's containers.
+fn restarts(pod: &Value) -> i64 {
+    let lists = ["initContainerStatuses", "containerStatuses"];
+    let lists = lists.into_iter().filter_map(|list| pod["status"][list].as_array());
+    lists.flatten().filter_map(|container| container["restartCount"].as_i64()).sum()
 }
 
 fn text(value: &Value) -> String {

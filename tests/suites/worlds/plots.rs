@@ -74,8 +74,8 @@ impl Plot {
     /// The n-th Job. Where pods may be lost, the Job outlives it.
     pub(super) fn draw(random: &mut Random, number: usize, exactness: Exactness) -> Self {
         let of_all = [
-            succeed, retry, indexed, ignored, exhaust, fail_job, per_index, criterion, suspended,
-            deleted, removed,
+            succeed, retry, indexed, ignored, exhaust, exhaust, fail_job, per_index, criterion,
+            suspended, deleted, removed,
         ];
         let of_lossy = [succeed, indexed, ignored];
         let of_restored = [succeed, retry, indexed, exhaust, suspended, deleted, removed];
@@ -84,15 +84,30 @@ impl Plot {
             _ if exactness.is_lossy() => &of_lossy,
             _ => &of_all,
         };
-        let (kind, mut spec, mut script, expect) = random.pick(choices)(random);
+        let (kind, mut spec, mut script, mut expect) = random.pick(choices)(random);
+        // Failures by index and a policy need `Never`; the model of memory restarts nothing.
+        let may_restart = !matches!(kind, "fail-job" | "ignored" | "per-index");
+        let may_restart = may_restart && exactness != Exactness::Shortage;
+        let restarts = may_restart && random.percent(50);
         if matches!(exactness, Exactness::Shutdown | Exactness::Shortage) {
             let is_long = random.percent(40);
             let seconds = if is_long { random.between(90, 240) } else { random.between(5, 60) };
             let on_term = random.pick(&ON_TERM);
             script = format!("succeed after={seconds}s {on_term}");
+            if restarts && random.percent(40) {
+                script = format!("fail exit=1 after=8s on-term=7 times=1; {script}");
+            }
+        }
+        match kind {
+            "retry" | "indexed" if restarts => expect.failed = 0..=0,
+            // The pod that runs is deleted then.
+            "exhaust" if restarts => expect.failed = 1..=1,
+            _ => {}
         }
         let must_fit = matches!(kind, "ignored" | "exhaust") && exactness != Exactness::Shortage;
-        if exactness.is_lossy() && !must_fit {
+        // The restarts of one pod more than needed could reach a limit.
+        let may_exceed = restarts && kind == "retry" && exactness != Exactness::Exact;
+        if exactness.is_lossy() && !must_fit || may_exceed {
             spec["backoffLimit"] = 50.into();
         }
         if random.percent(40) && spec.get("podFailurePolicy").is_none() {
@@ -101,7 +116,7 @@ impl Plot {
         spec["template"] = json!({
             "metadata": {"annotations": {SCRIPT_ANNOTATION: script}},
             "spec": {
-                "restartPolicy": "Never",
+                "restartPolicy": if restarts { "OnFailure" } else { "Never" },
                 "containers": [{"name": "main", "image": "none"}],
             },
         });

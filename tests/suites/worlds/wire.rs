@@ -46,6 +46,10 @@ pub(super) enum Sabotage {
     ChangePods,
     /// Writes a status that the API refuses.
     SpoilStatus,
+    /// Fails a Job although it has not reached its backoffLimit.
+    FailEarly,
+    /// Never fails a Job for its backoffLimit.
+    ForgetLimit,
     /// Goes on to write when all is done.
     NeverRest,
     /// Repeats a read without a pause.
@@ -232,6 +236,19 @@ impl Wire {
                 *most = object["status"]["succeeded"].as_i64().unwrap_or(0).max(*most);
                 object["status"]["succeeded"] = (*most).into();
             }
+            Sabotage::FailEarly if counts => {
+                let has_active = object["status"]["active"].as_i64() > Some(0);
+                if let Some(conditions) = conditions(object).filter(|_| has_active) {
+                    conditions.push(json!({
+                        "type": "FailureTarget", "status": "True",
+                        "reason": "BackoffLimitExceeded",
+                    }));
+                }
+            }
+            Sabotage::ForgetLimit if counts => {
+                let of_limit = |it: &Value| it["reason"] == "BackoffLimitExceeded";
+                conditions(object)?.retain(|it| !of_limit(it));
+            }
             Sabotage::SpoilStatus if counts => object["status"]["active"] = (-1).into(),
             Sabotage::HoldNamespace if releases && path.contains(DOOMED) => {
                 parts.method = Method::GET;
@@ -324,6 +341,15 @@ impl Wire {
             _ => {}
         }
     }
+}
+
+/// The conditions of a status, as an array.
+fn conditions(object: &mut Value) -> Option<&mut Vec<Value>> {
+    let conditions = &mut object["status"]["conditions"];
+    if conditions.is_null() {
+        *conditions = json!([]);
+    }
+    conditions.as_array_mut()
 }
 
 /// Whether a request writes the status of a Job.

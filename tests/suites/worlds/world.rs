@@ -60,6 +60,8 @@ const MEASURED_RESTS_AFTER: Duration = Duration::from_mins(2);
 const BROKEN_RESTS_AFTER: Duration = Duration::from_secs(90);
 /// A controller crashes while it was started again less often.
 const CRASHES: u32 = 3;
+/// The kubelet's wait before a container's first restart.
+const RESTART_BACKOFF: Duration = Duration::from_secs(10);
 /// How soon a controller that ended is started again.
 const RESTART: Duration = Duration::from_secs(5);
 
@@ -96,10 +98,8 @@ pub(super) struct Report {
     pub(super) log: Vec<Access>,
     pub(super) drawn: Drawn,
     pub(super) restores: Vec<Restore>,
-    /// What the ledger excuses after restores.
-    pub(super) excused: Vec<String>,
-    /// How often a restore undid something of a Job.
-    pub(super) undone: usize,
+    /// What else the ledger found.
+    pub(super) verdict: Verdict,
     /// How many controllers ended and were started again.
     pub(super) restarts: u32,
     /// The shutdown of the node, if it had one, and what the verdicts met.
@@ -166,7 +166,8 @@ impl World {
             },
         };
         let remembers = options.restores;
-        let of_nodes = nodes::Options { nodes: 3, clock, remembers, ..of_nodes };
+        let restart_backoff = RESTART_BACKOFF;
+        let of_nodes = nodes::Options { nodes: 3, clock, remembers, restart_backoff, ..of_nodes };
         let nodes = SimulatedNodes::start(api.client("kubelet/1"), of_nodes).await;
         let nodes = nodes.expect("the nodes must start");
         let exactness = match options {
@@ -358,13 +359,12 @@ impl World {
         self.check_rest(&log, rests, ended);
         self.check_objects();
         let is_bounded = self.exactness == Exactness::Exact;
-        let Verdict { violations, excused, undone } =
-            ledger::judge(&log, &self.restores, is_bounded);
-        self.violations.extend(violations);
+        let mut verdict = ledger::judge(&log, &self.restores, is_bounded);
+        self.violations.append(&mut verdict.violations);
         self.violations.extend(pace::judge(&log));
         self.nodes.stop().await.expect("the nodes must stop");
         let Self { violations, drawn, restores, .. } = self;
-        Report { violations, log, drawn, restores, excused, undone, restarts, story, shortage }
+        Report { violations, log, drawn, restores, verdict, restarts, story, shortage }
     }
 
     async fn judge_shortage(&mut self, log: &[Access]) -> Option<shortage_ledger::Met> {

@@ -119,7 +119,7 @@ impl World {
     /// The id of a container.
     pub fn id(&self, uid: &str, name: &str) -> Option<String> {
         let is_it = |container: &&Record| container.uid == uid && container.name == name;
-        self.with(|things| things.containers.iter().find(is_it).map(|it| it.id.clone()))
+        self.with(|things| things.containers.iter().rev().find(is_it).map(|it| it.id.clone()))
     }
 
     pub(super) fn facts(&self, uid: &str) -> Vec<ContainerFact> {
