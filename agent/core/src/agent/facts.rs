@@ -64,6 +64,8 @@ impl Situation {
 pub(super) enum News {
     /// The first list of pods.
     FirstList,
+    /// The API has gone back to an earlier version.
+    Restored,
     /// The API shows another state of the pod.
     Pod(PodUid),
     /// The API no longer has the pod.

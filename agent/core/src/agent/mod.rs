@@ -268,7 +268,10 @@ impl Agent {
         let now = facts.clock.monotonic();
         match event {
             Event::PodsListed(pods) => self.see_pods(|known| known.list(pods)),
-            Event::PodsRestored(pods) => self.see_pods(|known| known.list_restored(pods)),
+            Event::PodsRestored(pods) => {
+                self.news.push(News::Restored);
+                self.see_pods(|known| known.list_restored(pods));
+            }
             Event::PodObserved(pod) => self.see_pod(*pod),
             Event::PodGone(uid) => self.see_pod_gone(uid),
             Event::NodeObserved(view) => {

@@ -161,6 +161,29 @@ impl PodTermination {
         !self.reported && (self.mark.is_open() || self.fail.is_open())
     }
 
+    /// Requests what was acknowledged and the API, which has gone back, does not show any more.
+    /// A kubelet that starts again may have run the pod anew, so the mark gets a new time.
+    pub fn repeat_undone(&mut self, pod: &PodView, now: Timestamp) {
+        self.patched_version = None;
+        if pod.is_terminal() {
+            return;
+        }
+        if self.mark.is_done() && !pod.is_disrupted() {
+            (self.mark, self.marked_at) = (Attempt::default(), now);
+        }
+        if self.end.is_done() && self.terminator.right().is_some() && !pod.is_terminating() {
+            self.end = Attempt::wanted();
+        }
+        if self.fail.is_done() || self.reported {
+            (self.reported, self.seen_terminal) = (false, false);
+            self.fail = Attempt::default();
+            // What the runtime has stopped, it proves to have ended once more.
+            if self.terminator == Terminator::Stop {
+                self.inspect.want_again();
+            }
+        }
+    }
+
     /// Records that the API shows the termination, so that nothing is left to do.
     pub fn acknowledge(&mut self) {
         self.reported = true;

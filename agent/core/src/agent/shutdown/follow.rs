@@ -66,6 +66,11 @@ impl Shutdowns {
                         shutdown.enlist_all(facts);
                     }
                 }
+                News::Restored => {
+                    if let Some(shutdown) = &mut self.current {
+                        shutdown.restored(facts);
+                    }
+                }
                 News::Pod(uid) => {
                     if let (Some(shutdown), Some(pod)) = (&mut self.current, facts.pods.get(uid)) {
                         out.journal.append(shutdown.see_pod(pod, facts));

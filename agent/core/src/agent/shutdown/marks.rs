@@ -171,6 +171,16 @@ impl Shutdown {
         started.map(PodTermination::mark_intent)
     }
 
+    /// A restore of etcd may have undone what the API had acknowledged: that is due again.
+    pub(super) fn restored(&mut self, facts: &Facts) {
+        let now = facts.clock.now().wall;
+        for (uid, termination) in &mut self.terminations {
+            if let Some(pod) = facts.pods.get(uid) {
+                termination.repeat_undone(pod, now);
+            }
+        }
+    }
+
     /// Notes that the API no longer has the pod.
     pub(super) fn pod_gone(&mut self, uid: &PodUid) {
         if let Some(termination) = self.terminations.get_mut(uid) {

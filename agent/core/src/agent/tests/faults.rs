@@ -1,5 +1,7 @@
 //! Tests failures of the API, the disk and the clock.
 
+use std::collections::BTreeMap;
+
 use epilogue_common::outcome::FailureKind;
 
 use super::driver::*;
@@ -376,4 +378,37 @@ fn what_a_watch_shows_ends_the_silence_of_the_api() {
         world.pass(ms(2_000));
         assert!(world.released(), "row {row}: {:?}", world.logged);
     }
+}
+
+/// The API has these pods again, as a backup of etcd does.
+fn restore(world: &mut World, backup: &BTreeMap<String, PodView>) {
+    world.log.clear();
+    world.pods.clone_from(backup);
+    world.event(Event::PodsRestored(backup.values().cloned().collect()));
+}
+
+#[test]
+fn what_a_restore_of_etcd_undid_is_marked_and_reported_again() {
+    // World with restores, seed 17: the watch had not shown the phase yet.
+    let mut world = World::standing(settings(), dead(), vec![job("a"), job("runs")]);
+    world.containers("runs", &[None]);
+    let backup = world.pods.clone();
+    world.shutdown(40);
+    assert_eq!(world.done(&["fail"]), ["0 fail a"]);
+    restore(&mut world, &backup);
+    assert_eq!(world.done(&["mark", "fail"]), ["0 mark a", "0 mark runs", "0 fail a"]);
+    assert!(!world.released());
+}
+
+#[test]
+fn a_pod_that_a_restore_of_etcd_brings_back_is_deleted_again() {
+    // World with restores, seed 42.
+    let mut world = World::standing(settings(), plain(), vec![job("a"), job("b")]);
+    let backup = world.pods.clone();
+    world.shutdown(40);
+    world.ends("a", Phase::Succeeded);
+    world.gone("a");
+    restore(&mut world, &backup);
+    let expected = ["0 mark a", "0 mark b", "0 delete a 20", "0 delete b 20"];
+    assert_eq!(world.done(&["mark", "delete"]), expected);
 }
