@@ -48,6 +48,8 @@ use world::{Options, Report, run};
 const SEEDS: u64 = 20;
 /// The same where an agent measures its node each second.
 const SEEDS_OF_SHORTAGES: u64 = 8;
+/// Seeds of shutdowns with restores, of each kind; the last three have failed.
+const SEEDS_OF_RESTORES: [u64; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 17, 42, 81];
 /// How often what a test is about must be met in all seeds together.
 const MET_MIN: usize = 3;
 /// Of so many Jobs that a restore took back, the ledger may excuse something of one.
@@ -75,8 +77,13 @@ fn run_all(what: &str, options: Options) -> Vec<Report> {
 
 /// The same with so many seeds, if none are asked for.
 fn run_some(what: &str, options: Options, seeds: u64) -> Vec<Report> {
+    run_these(what, options, &(1..=seeds).collect::<Vec<_>>())
+}
+
+/// The same with these seeds, if none are asked for.
+fn run_these(what: &str, options: Options, seeds: &[u64]) -> Vec<Report> {
     show_log();
-    let seeds = asked_seeds().unwrap_or(1..=seeds);
+    let seeds = asked_seeds().map_or_else(|| seeds.to_vec(), Iterator::collect);
     let (begun, mut reports, mut failures) = (Instant::now(), Vec::new(), Vec::new());
     for seed in seeds {
         let report = run(seed, options);
@@ -284,6 +291,39 @@ fn a_cancelled_shutdown_amid_faults_leaves_no_mark() {
     let cancelled = stories(&reports).filter(|(story, _)| story.cancelled.is_some()).count();
     println!("cancelled: {cancelled}");
     assert!(cancelled >= MET_MIN || reports.len() == 1, "too few: {cancelled}");
+}
+
+#[test]
+fn what_a_restore_of_etcd_undoes_amid_a_shutdown_is_reported_again() {
+    let mut reports = Vec::new();
+    for cancels in [false, true] {
+        let options = Options {
+            shuts_down: true,
+            cancels,
+            faults: true,
+            restores: true,
+            ..Options::default()
+        };
+        let what = if cancels { "restores, cancelled" } else { "restores, shutdown" };
+        reports.extend(run_these(what, options, &SEEDS_OF_RESTORES));
+    }
+    let met = || stories(&reports).map(|(_, met)| met);
+    let sum = |of: fn(&Met) -> usize| met().map(of).sum::<usize>();
+    let excused: Vec<&String> = reports.iter().flat_map(|it| &it.verdict.excused).collect();
+    let of_jobs: usize = reports.iter().map(|it| it.verdict.undone).sum();
+    let pods = sum(|it| it.excused);
+    println!("{pods} pods excused; {of_jobs} Jobs went back, excused: {excused:#?}");
+    let is_rare = (pods + excused.len()) * EXCUSED_OF <= of_jobs;
+    assert!(is_rare || asked_seeds().is_some(), "too much is excused: {pods}, {}", excused.len());
+    for (what, count) in [
+        ("undone marks", sum(|it| it.undone[0])),
+        ("undone ends", sum(|it| it.undone[1])),
+        ("marks set again", sum(|it| it.again[0])),
+        ("ends reported again", sum(|it| it.again[1])),
+    ] {
+        println!("{what}: {count}");
+        assert!(count >= MET_MIN || asked_seeds().is_some(), "too few {what}: {count}");
+    }
 }
 
 #[test]

@@ -89,6 +89,11 @@ impl ModelApi {
         self.state.lock().log.clone()
     }
 
+    /// How many calls there were up to now.
+    pub fn calls(&self) -> usize {
+        self.state.lock().log.len()
+    }
+
     /// The calls since the last time, so that a long test need not keep all.
     pub fn take_log(&self) -> Vec<Access> {
         std::mem::take(&mut self.state.lock().log)

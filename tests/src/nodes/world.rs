@@ -405,6 +405,7 @@ impl World {
         let tracked = self.pods.get_mut(uid)?;
         let view = &tracked.view;
         let mine = self.settings.bind != Bind::Never && !view.gated && view.ended.is_none();
+        let mine = mine && view.node.is_none();
         if !mine || view.deletion_grace_seconds.is_some() {
             return None;
         }

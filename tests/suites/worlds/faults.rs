@@ -18,8 +18,6 @@ use super::ledger::CONTROLLER;
 use super::plots::{DELETED, REMOVED, SUSPENDED};
 use super::world::{LEASE, LEASES, NAMESPACE};
 
-/// How long new faults begin.
-const LASTS: Duration = Duration::from_mins(2);
 /// The writes that faults concern; the first ones are only the controller's.
 const WRITES: [(&[Verb], Option<Kind>); 5] = [
     (&[Verb::Create], Some(Kind::Pod)),
@@ -48,10 +46,12 @@ pub(super) struct Drawn {
     pub(super) deletions: u32,
 }
 
-/// Makes faults for two minutes, and ends them all.
+/// Makes faults for some minutes, and ends them all.
 pub(super) struct Weather {
     pub(super) api: ModelApi,
     pub(super) random: Random,
+    /// How long new faults begin.
+    pub(super) lasts: Duration,
     /// How many controllers there are.
     pub(super) replicas: usize,
     /// How the user agents begin whose calls have faults.
@@ -59,6 +59,8 @@ pub(super) struct Weather {
     pub(super) drawn: Drawn,
     /// Backups of etcd that are taken and restored, if any are.
     pub(super) backups: Option<Backups>,
+    /// How often one is taken or restored in place of a fault, in percent.
+    pub(super) turns: u32,
     /// Whether admission of others changes and refuses writes.
     pub(super) admission: bool,
     /// Faults that end at a time.
@@ -68,12 +70,12 @@ pub(super) struct Weather {
 impl Weather {
     /// Returns what was drawn, and the restores of etcd.
     pub(super) async fn blow(mut self) -> (Drawn, Vec<Restore>) {
-        let ends = Instant::now() + LASTS;
+        let ends = Instant::now() + self.lasts;
         while Instant::now() < ends {
             sleep(self.random.millis(100, 5_000)).await;
             self.lift(Instant::now());
             if let Some(backups) = &mut self.backups
-                && self.random.percent(12)
+                && self.random.percent(self.turns)
             {
                 backups.turn().await;
                 continue;
@@ -98,7 +100,7 @@ impl Weather {
                 _ => self.steal().await,
             }
         }
-        self.lift(ends + 2 * LASTS);
+        self.lift(ends + 2 * self.lasts);
         self.resume_all().await;
         for kind in [Kind::Pod, Kind::Job] {
             self.api.set_watch_lag(kind, Duration::ZERO);

@@ -52,8 +52,8 @@ type Signaller = Box<dyn Fn(String, Signal) + Send + Sync>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Deed {
     pub(super) at: Timestamp,
-    /// The newest version of the API at that moment.
-    pub(super) version: u64,
+    /// How many calls of the API there were before.
+    pub(super) calls: usize,
     pub(super) uid: String,
     /// `None`: the node has removed all of the pod.
     pub(super) now: Option<Processes>,
@@ -296,7 +296,7 @@ impl Table {
         }
         self.deeds.lock().expect("no holder panics").push(Deed {
             at,
-            version: self.api.version(),
+            calls: self.api.calls(),
             uid,
             now: change.now,
         });

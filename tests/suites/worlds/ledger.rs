@@ -13,6 +13,8 @@ use super::plots::condition;
 
 /// So soon a controller without faults acts on restarts.
 const NOTICED_WITHIN: SignedDuration = SignedDuration::from_secs(5);
+/// A write that was answered with 429 is repeated within this time.
+const RETRIED_WITHIN: SignedDuration = SignedDuration::from_millis(1_100);
 /// The finalizer of pods that are not counted yet.
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 /// The annotation with a pod's index.
@@ -85,6 +87,8 @@ pub(super) struct Ledger {
     /// Whether etcd was restored and the controller has not listed pods since: it acts on what was
     /// undone.
     is_misled: bool,
+    /// When it has listed them. An earlier write that was answered with 429 comes a second later.
+    listed: Option<Timestamp>,
     /// Jobs of which the last restore undid something, in them or in their pods; and so did those
     /// before it that the controller had not noticed.
     undone: BTreeSet<String>,
@@ -138,7 +142,7 @@ impl Ledger {
         let pods = pods.into_iter().filter(|(uid, pod)| backup.pods.get(uid) != Some(pod));
         undone.extend(pods.map(|(_, pod)| pod.job));
         verdict.undone += undone.len();
-        Self { is_misled: true, undone, verdict, ..backup.clone() }
+        Self { is_misled: true, listed: None, undone, verdict, ..backup.clone() }
     }
 
     fn read(&mut self, access: &Access) {
@@ -151,6 +155,9 @@ impl Ledger {
                 .push(format!("{verb:?} of {kind:?} {name} is invalid: {message}"));
         }
         if is_ours && lists_pods(access) {
+            self.listed.get_or_insert(access.at);
+        }
+        if self.listed.is_some_and(|at| at + RETRIED_WITHIN < access.at) {
             self.is_misled = false;
         }
         let writes = !matches!(access.verb, Verb::Get | Verb::List | Verb::Watch);

@@ -8,6 +8,7 @@ use lab::nodes::processes::Processes;
 use model_api::{Access, Kind, Verb};
 use serde_json::Value;
 
+use super::backup::Restore;
 use super::host::{AGENT, Deed};
 use super::ledger::is_invalid;
 use super::plots::condition;
@@ -15,7 +16,7 @@ use super::shutdown::Story;
 
 /// An agent may release its lock this long before logind's time is over, whatever is unreported.
 const RESERVE: SignedDuration = SignedDuration::from_secs(2);
-/// How long after a cancel marks may remain.
+/// How long after a cancel, or after a restore that follows it, marks may remain.
 const CLEARED_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 /// The taint of a node that shuts down.
 pub(super) const TAINT: &str = "epilogue.dev/shutting-down";
@@ -29,8 +30,12 @@ struct Pod {
     is_ended_by_shutdown: bool,
     /// Its deletion was asked for before the announcement, or by another than the agent.
     is_unwanted: bool,
+    /// Null if the API has no such pod.
     object: Value,
     is_gone: bool,
+    /// A restore of etcd has undone its mark, or its end.
+    has_lost_mark: bool,
+    has_lost_end: bool,
 }
 
 /// What the verdicts met, so that a suite can require it.
@@ -44,27 +49,47 @@ pub(super) struct Met {
     pub(super) failed_stuck: usize,
     /// Marks that the agent cleared.
     pub(super) cleared: usize,
+    /// Marks and ends that a restore undid.
+    pub(super) undone: [usize; 2],
+    /// Marks that the agent set again after that, and ends that were reported again.
+    pub(super) again: [usize; 2],
+    /// Pods whose mark a restore undid, and that their kubelet then failed without one.
+    pub(super) excused: usize,
 }
 
 /// The violations of a shutdown. Without faults every end is reported before the machine goes off.
-pub(super) fn judge(story: &Story, log: &[Access], is_calm: bool) -> (Vec<String>, Met) {
+pub(super) fn judge(
+    story: &Story,
+    log: &[Access],
+    restores: &[Restore],
+    is_calm: bool,
+) -> (Vec<String>, Met) {
     let mut ledger = Ledger {
         story,
         pods: BTreeMap::new(),
         has_released: false,
         is_off: false,
         is_cleared: false,
+        restored: None,
         taints: Value::Null,
         met: Met::default(),
         violations: story.stuck.iter().map(|pod| format!("{pod} is stuck")).collect(),
     };
     let mut deeds = story.deeds.iter().peekable();
-    for access in log {
-        while let Some(deed) = deeds.next_if(|deed| deed.version < access.version) {
+    let mut saved = BTreeMap::new();
+    for (number, access) in log.iter().enumerate() {
+        while let Some(deed) = deeds.next_if(|deed| deed.calls <= number) {
             ledger.pass(deed.at, is_calm);
             ledger.deed(deed);
         }
         ledger.pass(access.at, is_calm);
+        if restores.iter().any(|it| it.taken == number) {
+            saved.insert(number, (ledger.pods.clone(), ledger.taints.clone()));
+        }
+        if let Some(it) = restores.iter().find(|it| it.restored == number) {
+            let (pods, taints) = &saved[&it.taken];
+            ledger.restore(pods, taints.clone(), access.at);
+        }
         ledger.access(access);
     }
     (ledger.violations, ledger.met)
@@ -76,6 +101,8 @@ struct Ledger<'a> {
     has_released: bool,
     is_off: bool,
     is_cleared: bool,
+    /// When a restore last brought marks back that were cleared, maybe.
+    restored: Option<Timestamp>,
     taints: Value,
     met: Met,
     violations: Vec<String>,
@@ -97,7 +124,8 @@ impl Ledger<'_> {
                 self.check_reports(at, "the machine goes off");
             }
         }
-        if cancelled.is_some_and(|at| at + CLEARED_WITHIN < now) && !self.is_cleared {
+        let since = cancelled.map(|at| self.restored.map_or(at, |restored| restored.max(at)));
+        if since.is_some_and(|at| at + CLEARED_WITHIN < now) && !self.is_cleared {
             self.is_cleared = true;
             self.check_cleared();
         }
@@ -113,8 +141,7 @@ impl Ledger<'_> {
             }
             _ => false,
         };
-        let is_unreported =
-            |pod: &&Pod| !pod.is_gone && !is_excused(pod) && !is_terminal(&pod.object);
+        let is_unreported = |pod: &&Pod| !pod.is_gone && !is_excused(pod) && is_live(&pod.object);
         let names: Vec<_> = self.pods.values().filter(is_unreported).map(|it| &it.name).collect();
         if !names.is_empty() {
             let Story { kubelet, due, .. } = self.story;
@@ -123,9 +150,30 @@ impl Ledger<'_> {
         }
     }
 
+    /// The API goes back to what a backup has. The node does not.
+    fn restore(&mut self, backup: &BTreeMap<String, Pod>, taints: Value, at: Timestamp) {
+        (self.taints, self.restored, self.is_cleared) = (taints, Some(at), false);
+        for (uid, pod) in &mut self.pods {
+            let before = backup.get(uid).cloned().unwrap_or_default();
+            let was = std::mem::replace(&mut pod.object, before.object);
+            pod.is_unwanted = before.is_unwanted;
+            if pod.object.is_null() {
+                continue;
+            }
+            let is_marked = |pod: &Value| condition(pod, "DisruptionTarget").is_some();
+            let loses_mark = is_marked(&was) && !is_marked(&pod.object);
+            let loses_end = is_terminal(&was) && !is_terminal(&pod.object);
+            pod.has_lost_mark |= loses_mark;
+            pod.has_lost_end |= loses_end;
+            self.met.undone[0] += usize::from(loses_mark);
+            self.met.undone[1] += usize::from(loses_end);
+        }
+    }
+
     fn deed(&mut self, deed: &Deed) {
         let pod = self.pods.entry(deed.uid.clone()).or_default();
-        let Some(now) = deed.now else { return pod.is_gone = true };
+        pod.is_gone = deed.now.is_none();
+        let Some(now) = deed.now else { return };
         pod.processes = now;
         let is_in_time = deed.at >= self.story.announced && self.story.cancelled.is_none();
         if now == Processes::End && is_in_time && !pod.is_unwanted {
@@ -167,6 +215,12 @@ impl Ledger<'_> {
         let is_disrupted = condition(object, "DisruptionTarget").is_some();
         let was_terminal = is_terminal(&pod.object);
         pod.object = object.clone();
+        let is_marked_again = is_agents && pod.has_lost_mark && !was_disrupted && is_disrupted;
+        let ends_again = pod.has_lost_end && !was_terminal && is_terminal(object);
+        self.met.again[0] += usize::from(is_marked_again);
+        self.met.again[1] += usize::from(ends_again);
+        pod.has_lost_mark &= !is_disrupted;
+        pod.has_lost_end &= !is_terminal(object);
         let pod = pod.clone();
         let mut found = Vec::new();
         self.met.cleared += usize::from(is_agents && was_disrupted && !is_disrupted);
@@ -177,7 +231,12 @@ impl Ledger<'_> {
             }
             let fails = object["status"]["phase"] == "Failed";
             if fails && pod.is_ended_by_shutdown && !is_disrupted {
-                found.push("is Failed by the shutdown without DisruptionTarget");
+                // Its kubelet need not wait for the agent to mark it again.
+                if pod.has_lost_mark && !is_agents {
+                    self.met.excused += 1;
+                } else {
+                    found.push("is Failed by the shutdown without DisruptionTarget");
+                }
             }
             self.met.failed += usize::from(fails && pod.is_ended_by_shutdown);
             self.met.failed_by_agent += usize::from(fails && is_agents);
@@ -202,6 +261,11 @@ impl Ledger<'_> {
             self.violations.push(format!("{} keeps its taint", self.story.node));
         }
     }
+}
+
+/// Whether the API has the pod, and shows no end of it.
+fn is_live(pod: &Value) -> bool {
+    !pod.is_null() && !is_terminal(pod)
 }
 
 fn is_terminal(pod: &Value) -> bool {

@@ -49,6 +49,8 @@ pub(super) enum Exactness {
     Restored,
     /// The same, and pods run long enough that a shutdown ends some.
     Shutdown,
+    /// The same, and a restore may undo marks of pods that end.
+    ShutdownRestored,
     /// The same, and pods use so much memory that some are evicted.
     Shortage,
 }
@@ -56,7 +58,12 @@ pub(super) enum Exactness {
 impl Exactness {
     /// Whether pods may fail that their scripts let succeed.
     fn is_lossy(self) -> bool {
-        matches!(self, Self::LostPods | Self::Restored | Self::Shutdown | Self::Shortage)
+        !matches!(self, Self::Exact | Self::MorePods)
+    }
+
+    /// Whether a node shuts down.
+    fn shuts_down(self) -> bool {
+        matches!(self, Self::Shutdown | Self::ShutdownRestored)
     }
 }
 
@@ -81,6 +88,7 @@ impl Plot {
         let of_restored = [succeed, retry, indexed, exhaust, suspended, deleted, removed];
         let choices = match exactness {
             Exactness::Restored => &of_restored[..],
+            Exactness::ShutdownRestored => &of_lossy[..2],
             _ if exactness.is_lossy() => &of_lossy,
             _ => &of_all,
         };
@@ -89,7 +97,7 @@ impl Plot {
         let may_restart = !matches!(kind, "fail-job" | "ignored" | "per-index");
         let may_restart = may_restart && exactness != Exactness::Shortage;
         let restarts = may_restart && random.percent(50);
-        if matches!(exactness, Exactness::Shutdown | Exactness::Shortage) {
+        if exactness.shuts_down() || exactness == Exactness::Shortage {
             let is_long = random.percent(40);
             let seconds = if is_long { random.between(90, 240) } else { random.between(5, 60) };
             let on_term = random.pick(&ON_TERM);
@@ -120,7 +128,7 @@ impl Plot {
                 "containers": [{"name": "main", "image": "none"}],
             },
         });
-        if exactness == Exactness::Shutdown && random.percent(40) {
+        if exactness.shuts_down() && random.percent(40) {
             spec["template"]["spec"]["priorityClassName"] = "system-cluster-critical".into();
             spec["template"]["spec"]["priority"] = 2_000_000_000.into();
         }

@@ -71,8 +71,8 @@ pub(super) fn judge(story: &Story, log: &[Access], is_calm: bool) -> (Vec<String
         violations: Vec::new(),
     };
     let mut deeds = story.deeds.iter().peekable();
-    for access in log {
-        while let Some(deed) = deeds.next_if(|deed| deed.version < access.version) {
+    for (number, access) in log.iter().enumerate() {
+        while let Some(deed) = deeds.next_if(|deed| deed.calls <= number) {
             ledger.deed(deed);
         }
         ledger.access(access);

@@ -52,6 +52,8 @@ const CREATED_WITHIN: u32 = 30_000;
 const ENDS_WITHIN: Duration = Duration::from_mins(40);
 /// A broken controller need not end.
 const BROKEN_WITHIN: Duration = Duration::from_mins(1);
+/// How long new faults begin.
+const FAULTS_LAST: Duration = Duration::from_mins(2);
 /// After this time nothing may be written any more, for as long again.
 const RESTS_AFTER: Duration = Duration::from_mins(5);
 /// The same where an agent measures its node each second, which takes time.
@@ -171,6 +173,7 @@ impl World {
         let nodes = SimulatedNodes::start(api.client("kubelet/1"), of_nodes).await;
         let nodes = nodes.expect("the nodes must start");
         let exactness = match options {
+            Options { shuts_down: true, restores: true, .. } => Exactness::ShutdownRestored,
             Options { shuts_down: true, .. } => Exactness::Shutdown,
             Options { shortage: Some(_), .. } => Exactness::Shortage,
             Options { restores: true, .. } => Exactness::Restored,
@@ -256,7 +259,24 @@ impl World {
                 .restores
                 .then(|| Backups::new(&self.api, &self.plots, Box::new(self.nodes.restarter())));
             let admission = self.options.admission;
-            let weather = Weather { api, random, replicas, agents, drawn, backups, admission, on };
+            // A dead kubelet's node shuts down late, and soon: a restore has to meet that.
+            let (lasts, turns) = if has_agent && self.options.restores {
+                (2 * FAULTS_LAST, 35)
+            } else {
+                (FAULTS_LAST, 12)
+            };
+            let weather = Weather {
+                api,
+                random,
+                lasts,
+                replicas,
+                agents,
+                drawn,
+                backups,
+                turns,
+                admission,
+                on,
+            };
             tokio::spawn(weather.blow())
         });
         let doom = self.options.dooms.then(|| {
@@ -283,11 +303,7 @@ impl World {
             self.lose_node().await;
         }
         if let Some(shutdown) = &mut self.shutdown {
-            let story = shutdown.play(&self.nodes).await;
-            if story.off.is_some() {
-                shutdown.remove_node().await;
-            }
-            self.story = Some(story);
+            self.story = Some(shutdown.play(&self.nodes).await);
         }
         if self.options.faults
             && let Some(shortage) = &mut self.shortage
@@ -299,6 +315,12 @@ impl World {
         }
         if let Some(weather) = weather {
             (self.drawn, self.restores) = weather.await.expect("the faults must end");
+        }
+        // A restore would bring the Node back.
+        if let Some(shutdown) = &mut self.shutdown
+            && self.story.as_ref().is_some_and(|story| story.off.is_some())
+        {
+            shutdown.remove_node().await;
         }
         let limit = if self.options.sabotage.is_some() { BROKEN_WITHIN } else { ENDS_WITHIN };
         while !self.have_ended() && begun.elapsed() < limit {
@@ -379,7 +401,8 @@ impl World {
     fn judge_story(&mut self, log: &[Access]) -> Option<(Story, Met)> {
         let mut story = self.story.take()?;
         story.deeds = self.shutdown.as_ref()?.host.deeds();
-        let (violations, met) = node_ledger::judge(&story, log, !self.options.faults);
+        let is_calm = !self.options.faults;
+        let (violations, met) = node_ledger::judge(&story, log, &self.restores, is_calm);
         self.violations.extend(violations);
         Some((story, met))
     }
