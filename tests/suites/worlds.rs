@@ -425,8 +425,9 @@ fn assert_stories_met(reports: &[Report], kubelets: &[Kubelet]) {
 /// How often one controller wrote between two writes of the other that are less than 15 s apart.
 fn overlaps(log: &[Access]) -> usize {
     let writes = |it: &&Access| {
-        let writes = !matches!(it.verb, Verb::Get | Verb::List | Verb::Watch);
-        writes && matches!(it.kind, Kind::Job | Kind::Pod) && it.agent.starts_with(CONTROLLER)
+        it.verb.writes()
+            && matches!(it.kind, Kind::Job | Kind::Pod)
+            && it.agent.starts_with(CONTROLLER)
     };
     let mut turns: Vec<(&str, Timestamp, Timestamp)> = Vec::new();
     for access in log.iter().filter(writes) {
@@ -451,6 +452,7 @@ fn a_seed_replays_exactly() {
         Options { faults: true, admission: true, ..Options::default() },
         Options { shuts_down: true, ..Options::default() },
         Options { shuts_down: true, kubelet_fails: true, ..Options::default() },
+        Options { shuts_down: true, faults: true, restores: true, ..Options::default() },
         Options { shuts_down: true, faults: true, cancels: true, ..Options::default() },
         Options { shortage: Some(Pressure::Enforce), faults: true, ..Options::default() },
     ] {

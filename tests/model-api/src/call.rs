@@ -30,6 +30,13 @@ pub enum Verb {
     DeleteCollection,
 }
 
+impl Verb {
+    /// Whether it changes something.
+    pub fn writes(self) -> bool {
+        !matches!(self, Self::Get | Self::List | Self::Watch)
+    }
+}
+
 /// The format of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PatchFormat {
@@ -127,10 +134,7 @@ impl Call {
             ("status", verb) => matches!(verb, Verb::Get | Verb::Update | Verb::Patch),
             ("binding", verb) => verb == Verb::Create,
             ("finalize", verb) => verb == Verb::Update,
-            _ => {
-                self.kind != Kind::PriorityClass
-                    || matches!(self.verb, Verb::Get | Verb::List | Verb::Watch)
-            }
+            _ => self.kind != Kind::PriorityClass || !self.verb.writes(),
         };
         if allowed { Ok(()) } else { Err(Refusal::not_allowed()) }
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::admission;
 use super::backup::Restore;
-use super::plots::condition;
+use super::plots::{condition, is_terminal};
 
 /// So soon a controller without faults acts on restarts.
 const NOTICED_WITHIN: SignedDuration = SignedDuration::from_secs(5);
@@ -147,12 +147,8 @@ impl Ledger {
 
     fn read(&mut self, access: &Access) {
         let is_ours = access.agent.starts_with(CONTROLLER);
-        if is_ours && is_invalid(access) && !admission::has_refused(access) {
-            let Access { verb, kind, name, answer, .. } = access;
-            let message = &answer["message"];
-            self.verdict
-                .violations
-                .push(format!("{verb:?} of {kind:?} {name} is invalid: {message}"));
+        if is_ours && !admission::has_refused(access) {
+            self.verdict.violations.extend(invalid(access));
         }
         if is_ours && lists_pods(access) {
             self.listed.get_or_insert(access.at);
@@ -160,8 +156,7 @@ impl Ledger {
         if self.listed.is_some_and(|at| at + RETRIED_WITHIN < access.at) {
             self.is_misled = false;
         }
-        let writes = !matches!(access.verb, Verb::Get | Verb::List | Verb::Watch);
-        if !writes || !matches!(access.code, 200 | 201) {
+        if !has_written(access) {
             return;
         }
         let object = &*access.answer;
@@ -303,7 +298,7 @@ impl Ledger {
                 .violations
                 .push(format!("{at} {} is created without its finalizer", pod.name));
         }
-        let is_terminal = matches!(pod.phase.as_str(), "Succeeded" | "Failed");
+        let is_terminal = is_terminal(object);
         pod.must_count |= is_terminal && (pod.tracked || before.tracked);
         let node = object["spec"]["nodeName"].as_str().unwrap_or_default();
         let fails = pod.phase == "Failed" && before.phase != "Failed";
@@ -448,10 +443,14 @@ fn lists_pods(access: &Access) -> bool {
     lists && access.kind == Kind::Pod && access.code == 200
 }
 
-/// Whether the server finds a request invalid. One that streams no lists says so of those.
-pub(super) fn is_invalid(access: &Access) -> bool {
-    let message = access.answer["message"].as_str().unwrap_or_default();
-    matches!(access.code, 400 | 405 | 415 | 422) && !message.contains("the WatchList feature gate")
+/// What is wrong with a request that the server finds invalid. One that streams no lists says so of
+/// those.
+pub(super) fn invalid(access: &Access) -> Option<String> {
+    let Access { verb, kind, name, answer, .. } = access;
+    let message = answer["message"].as_str().unwrap_or_default();
+    let is_invalid = matches!(access.code, 400 | 405 | 415 | 422);
+    (is_invalid && !message.contains("the WatchList feature gate"))
+        .then(|| format!("{verb:?} of {kind:?} {name} is invalid: {message}"))
 }
 
 /// The sum of the restarts of a pod's containers.
@@ -459,6 +458,11 @@ fn restarts(pod: &Value) -> i64 {
     let lists = ["initContainerStatuses", "containerStatuses"];
     let lists = lists.into_iter().filter_map(|list| pod["status"][list].as_array());
     lists.flatten().filter_map(|container| container["restartCount"].as_i64()).sum()
+}
+
+/// Whether a call has changed something.
+pub(super) fn has_written(access: &Access) -> bool {
+    access.verb.writes() && matches!(access.code, 200 | 201)
 }
 
 fn text(value: &Value) -> String {

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::backup::Restore;
 use super::host::{AGENT, Deed};
-use super::ledger::is_invalid;
-use super::plots::condition;
+use super::ledger::{has_written, invalid};
+use super::plots::{condition, is_terminal};
 use super::shutdown::Story;
 
 /// An agent may release its lock this long before logind's time is over, whatever is unreported.
@@ -182,13 +182,9 @@ impl Ledger<'_> {
     }
 
     fn access(&mut self, access: &Access) {
-        let writes = !matches!(access.verb, Verb::Get | Verb::List | Verb::Watch);
-        if !writes || !matches!(access.code, 200 | 201) {
-            if is_invalid(access) && access.agent.starts_with(AGENT) {
-                let Access { verb, kind, name, answer, .. } = access;
-                let message = &answer["message"];
-                self.violations.push(format!("{verb:?} of {kind:?} {name} is invalid: {message}"));
-            }
+        if !has_written(access) {
+            let is_agents = access.agent.starts_with(AGENT);
+            self.violations.extend(invalid(access).filter(|_| is_agents));
             return;
         }
         let object = &*access.answer;
@@ -266,8 +262,4 @@ impl Ledger<'_> {
 /// Whether the API has the pod, and shows no end of it.
 fn is_live(pod: &Value) -> bool {
     !pod.is_null() && !is_terminal(pod)
-}
-
-fn is_terminal(pod: &Value) -> bool {
-    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }

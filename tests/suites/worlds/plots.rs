@@ -223,6 +223,11 @@ pub(super) fn condition<'a>(job: &'a Value, kind: &str) -> Option<&'a Value> {
     all.find(|it| it["type"] == kind && it["status"] == "True")
 }
 
+/// Whether a pod has ended, as the API shows it.
+pub(super) fn is_terminal(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
 /// The name of a plot, the spec without its template, the script, and the expectation.
 type Drawn = (&'static str, Value, String, Expectation);
 

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use lab::nodes::processes::Processes;
-use model_api::{Access, Kind, Verb};
+use model_api::{Access, Kind};
 use serde_json::Value;
 
 use super::host::{AGENT, Deed};
-use super::ledger::is_invalid;
+use super::ledger::{has_written, invalid};
 use super::memory::{Cause, MIB, Snapshot};
-use super::plots::condition;
+use super::plots::{condition, is_terminal};
 use super::shortage::{Pressure, Story};
 
 /// The agent's threshold, and the condition that it sets.
@@ -110,14 +110,10 @@ impl Ledger<'_> {
     }
 
     fn access(&mut self, access: &Access) {
-        let writes = !matches!(access.verb, Verb::Get | Verb::List | Verb::Watch);
-        if !writes || !matches!(access.code, 200 | 201) {
-            if is_invalid(access) && access.agent.starts_with(AGENT) {
-                let Access { verb, kind, name, answer, .. } = access;
-                let message = &answer["message"];
-                self.violations.push(format!("{verb:?} of {kind:?} {name} is invalid: {message}"));
-            }
-            if access.code == 403 && access.agent.starts_with(AGENT) {
+        if !has_written(access) {
+            let is_agents = access.agent.starts_with(AGENT);
+            self.violations.extend(invalid(access).filter(|_| is_agents));
+            if access.code == 403 && is_agents {
                 self.forbidden.insert(access.name.clone());
             }
             return;
@@ -260,10 +256,6 @@ impl Ledger<'_> {
             }
         }
     }
-}
-
-fn is_terminal(pod: &Value) -> bool {
-    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 
 fn priority(pod: &Value) -> i64 {

@@ -15,7 +15,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use lab::nodes::{self, Bind, SimulatedNodes};
-use model_api::{Access, Kind, ModelApi, Verb};
+use model_api::{Access, Kind, ModelApi};
 use serde_json::{Value, json};
 use simulation::controller::Random;
 use tokio::task::JoinHandle;
@@ -409,9 +409,7 @@ impl World {
 
     fn check_rest(&mut self, log: &[Access], rests: Timestamp, ended: Timestamp) {
         let is_late = |it: &&Access| it.at > rests && it.at < ended;
-        let writes = |it: &&Access| {
-            !matches!(it.verb, Verb::Get | Verb::List | Verb::Watch) && it.kind != Kind::Lease
-        };
+        let writes = |it: &&Access| it.verb.writes() && it.kind != Kind::Lease;
         let late: Vec<_> = log.iter().filter(is_late).filter(writes).collect();
         if let Some(first) = late.first() {
             let Access { at, agent, verb, kind, name, .. } = first;
