@@ -172,7 +172,7 @@ impl World {
                 let outcome = self.api.write_status(job, status);
                 match (&outcome, before) {
                     (Ok(after), Some(before)) => {
-                        self.ledger.wrote(&self.api, &before, &after.status);
+                        self.ledger.wrote(&self.api, &before, &after.status, sure);
                     }
                     (Err(failure), _) if failure.kind == FailureKind::Conflict => {
                         self.met(Met::StatusConflict);
@@ -224,7 +224,7 @@ impl World {
         let more = number(draft.succeeded) - number(read.status.succeeded);
         status.succeeded = Some(number(status.succeeded) + more);
         if let Ok(after) = self.api.write_status(&stored, &status) {
-            self.ledger.wrote(&self.api, &stored, &after.status);
+            self.ledger.wrote(&self.api, &stored, &after.status, true);
         }
     }
 

@@ -329,8 +329,8 @@ impl Ledger {
         }
     }
 
-    /// A status was written.
-    pub(super) fn wrote(&mut self, api: &Api, job: &Arc<Job>, new: &JobStatus) {
+    /// A status was written. `sure`: by the process that leads.
+    pub(super) fn wrote(&mut self, api: &Api, job: &Arc<Job>, new: &JobStatus, sure: bool) {
         let old = &job.status;
         let ((old_succeeded, old_failed), (new_succeeded, new_failed)) = (listed(old), listed(new));
         for uid in new_succeeded.difference(&old_succeeded) {
@@ -354,7 +354,10 @@ impl Ledger {
             self.violate(format!("{}: succeeded moves without its UIDs", job.key));
         }
         self.met_conditions(old, new);
-        self.ends(api, job, new);
+        // What a process that was deposed could know of, the small scopes judge.
+        if sure {
+            self.ends(api, job, new);
+        }
     }
 
     /// A UID is listed in `uncountedTerminatedPods`: it will be counted.

@@ -179,9 +179,12 @@ impl World {
         }
     }
 
-    /// The agent takes its condition back from a pod that lives on.
+    /// The agent takes its condition back from a pod that lives on. One that an earlier boot ended
+    /// keeps it, although its kubelet has not reported it yet.
     pub(super) fn unmark(&mut self, node: usize, pod: &Pod) {
-        if !self.nodes[node].shuts_down && is_marked(pod) && pod.is_active() {
+        let lives = pod.is_active() && !self.victims.contains(&pod.uid);
+        if !self.nodes[node].shuts_down && is_marked(pod) && lives {
+            self.say(|_| format!("the agent resets the condition of {}", pod.uid));
             let now = self.api.whole_second();
             self.change(&pod.uid, |pod| pod_object::unmark(pod, now));
         }
