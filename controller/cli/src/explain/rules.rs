@@ -5,6 +5,7 @@
 mod tests;
 pub(crate) mod warnings;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use controller_core::job::{
@@ -12,7 +13,7 @@ use controller_core::job::{
     SyncInput, counts_as_failure, failure_action, has_valid_index, plan_pods, plan_status,
     status_text,
 };
-use controller_core::view::{Job, Phase, Pod};
+use controller_core::view::{Job, Phase, Pod, Uid};
 use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::job_option::{DISRUPTION_LIMIT, PENDING_TIMEOUT};
 use k8s_openapi::api::batch::v1::JobStatus;
@@ -100,14 +101,34 @@ struct Class {
     code: Option<Code>,
 }
 
+/// The pods of the census by what they count as; a Job may have a hundred thousand.
+struct Lists<'a> {
+    active: HashSet<&'a Uid>,
+    newly_failed: HashSet<&'a Uid>,
+    newly_succeeded: HashSet<&'a Uid>,
+}
+
+impl<'a> Lists<'a> {
+    fn of(plan: &'a PodPlan) -> Self {
+        let census = &plan.facts.census;
+        let uids = |pods: &'a [Arc<Pod>]| pods.iter().map(|pod| &pod.uid).collect();
+        Self {
+            active: uids(&census.active),
+            newly_failed: uids(&census.newly_failed),
+            newly_succeeded: uids(&census.newly_succeeded),
+        }
+    }
+}
+
 /// Explains a Job from what one sync would see.
 pub(crate) fn explain(input: &SyncInput<'_>, warnings: Option<Vec<Warning>>) -> Explanation {
     let plan = plan_pods(input);
     let status = (!plan.is_skipped()).then(|| plan_status(&plan, &PodOutcomes::expected(&plan)));
     let settled = status.as_ref().and_then(StatusPlan::expected_settle);
     let released = status.as_ref().map_or(&[][..], |status| &status.release);
+    let lists = Lists::of(&plan);
     let mut pods: Vec<PodEntry> =
-        shown(input, &plan).into_iter().map(|pod| entry(input.job, &plan, pod)).collect();
+        shown(input, &plan).into_iter().map(|pod| entry(input.job, &plan, &lists, pod)).collect();
     pods.sort_by(|left, right| left.name.cmp(&right.name));
     let own = plan.waits_for.iter().map(|it| Wait { code: it.code(), text: it.to_string() });
     let (state, code) = state(input.job, &plan);
@@ -256,8 +277,8 @@ fn stuck(active: &[Arc<Pod>]) -> Vec<Wait> {
     waits
 }
 
-fn entry(job: &Job, plan: &PodPlan, pod: &Arc<Pod>) -> PodEntry {
-    let Class { counts_as, because, code } = class(job, plan, pod);
+fn entry(job: &Job, plan: &PodPlan, lists: &Lists<'_>, pod: &Arc<Pod>) -> PodEntry {
+    let Class { counts_as, because, code } = class(job, plan, lists, pod);
     PodEntry {
         name: pod.name.to_string(),
         index: pod.index.filter(|_| job.is_indexed()),
@@ -276,10 +297,9 @@ fn entry(job: &Job, plan: &PodPlan, pod: &Arc<Pod>) -> PodEntry {
     }
 }
 
-fn class(job: &Job, plan: &PodPlan, pod: &Arc<Pod>) -> Class {
+fn class(job: &Job, plan: &PodPlan, lists: &Lists<'_>, pod: &Arc<Pod>) -> Class {
     let class =
         |counts_as, because: &str, code| Class { counts_as, because: because.to_owned(), code };
-    let is_in = |list: &[Arc<Pod>]| list.iter().any(|each| each.uid == pod.uid);
     if job.is_finished() {
         return finished_class(pod);
     }
@@ -291,7 +311,7 @@ fn class(job: &Job, plan: &PodPlan, pod: &Arc<Pod>) -> Class {
         let because = "kept until its index has a new pod (backoffLimitPerIndex)";
         return class("failed, not counted yet", because, Some(Code::PodKeptForIndex));
     }
-    if is_in(&plan.facts.census.active) {
+    if lists.active.contains(&pod.uid) {
         let ready = if pod.is_ready() { "active and ready" } else { "active" };
         return if pod.tracked {
             class(ready, "not terminal", None)
@@ -299,10 +319,10 @@ fn class(job: &Job, plan: &PodPlan, pod: &Arc<Pod>) -> Class {
             class(ready, "not terminal; no tracking finalizer", Some(Code::PodUntracked))
         };
     }
-    if is_in(&plan.facts.census.newly_failed) {
+    if lists.newly_failed.contains(&pod.uid) {
         return failed_class(job, pod);
     }
-    if is_in(&plan.facts.census.newly_succeeded) {
+    if lists.newly_succeeded.contains(&pod.uid) {
         return class("succeeded", "its phase is Succeeded", None);
     }
     if pod.is_terminating() {

@@ -77,6 +77,15 @@ impl Census {
         }
     }
 
+    /// Those of these pods that have the finalizer.
+    pub(super) fn tracked_of(&self, pods: &HashSet<Uid>) -> HashSet<Uid> {
+        if pods.is_empty() {
+            return HashSet::new();
+        }
+        let tracked = self.tracked.iter().map(|pod| &pod.uid);
+        tracked.filter(|uid| pods.contains(*uid)).cloned().collect()
+    }
+
     /// `status.succeeded` of a NonIndexed Job, once all that is known is counted. ([S13])
     ///
     /// DIVERGES(upstream): a pod that is listed as failed and then turned Succeeded is not counted

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use jiff::{SignedDuration, Timestamp};
 
-use super::backoff;
 use super::facts::{Facts, Indexes};
 use super::input::Settings;
 use super::pod_template::template_problem;
 use super::report::WaitsFor;
 use super::steps::{Action, PodDraft};
 use super::verdict::{End, Verdict};
-use crate::view::{ContainerKind, Job, Phase, Pod};
+use super::{IndexSet, backoff};
+use crate::view::{ContainerKind, Job, Phase, Pod, Uid};
 
 /// The most nodes to avoid: each one costs the scheduler more work for the pod.
 const NODES_AVOIDED_MAX: usize = 5;
@@ -151,7 +151,8 @@ fn create(facts: &Facts, settings: &Settings, missing: usize) -> PodDecision {
     }
     let (drafts, waits_for) = match &facts.indexes {
         None => {
-            let draft = PodDraft { avoid: nodes_to_avoid(facts, None), ..PodDraft::default() };
+            let avoid = nodes_to_avoid(facts, |_| None).remove(&None).unwrap_or_default();
+            let draft = PodDraft { avoid, ..PodDraft::default() };
             (vec![draft; missing], None)
         }
         Some(indexes) => indexed_drafts(facts, indexes, settings, missing),
@@ -181,30 +182,30 @@ fn indexed_drafts(
     let job = &facts.job;
     let waited_for: &[Arc<Pod>] =
         if job.replaces_failed_only() { &facts.census.terminating } else { &[] };
-    let busy: HashSet<u32> =
-        facts.census.active.iter().chain(waited_for).filter_map(|pod| pod.index).collect();
+    let busy = facts.census.active.iter().chain(waited_for).filter_map(|pod| pod.index);
     let per_index = indexes.per_index.as_ref();
     let backoff = |index| {
         per_index.map_or(SignedDuration::ZERO, |it| it.backoff(job, index, facts.now, settings))
     };
-    let ended = per_index.map_or_else(
-        || indexes.succeeded.clone(),
-        |per_index| indexes.succeeded.union(&per_index.failed),
-    );
-    let chosen = ended.lowest_missing(job.index_bound(), missing, |index| {
-        busy.contains(&index) || backoff(index) > SignedDuration::ZERO
-    });
+    let succeeded_or_busy = indexes.succeeded.union(&IndexSet::collect(busy));
+    let taken = match per_index {
+        Some(per_index) => succeeded_or_busy.union(&per_index.failed),
+        None => succeeded_or_busy,
+    };
+    let chosen = taken
+        .lowest_missing(job.index_bound(), missing, |index| backoff(index) > SignedDuration::ZERO);
     let waits: Vec<SignedDuration> = per_index
         .iter()
         .flat_map(|per_index| per_index.delayed.keys())
         .map(|index| backoff(*index))
         .filter(|left| *left > SignedDuration::ZERO)
         .collect();
+    let mut avoided = nodes_to_avoid(facts, |pod| pod.index);
     let drafts = chosen
         .into_iter()
         .map(|index| PodDraft {
             index: Some(index),
-            avoid: nodes_to_avoid(facts, Some(index)),
+            avoid: avoided.remove(&Some(index)).unwrap_or_default(),
             failures: per_index.map(|per_index| per_index.failures(job, index)),
         })
         .collect();
@@ -212,21 +213,22 @@ fn indexed_drafts(
     (drafts, first.map(|left| WaitsFor::IndexBackoff { indexes: waits.len(), left }))
 }
 
-/// Nodes on which pods of the Job, or of this index, were disrupted; the latest first.
-fn nodes_to_avoid(facts: &Facts, index: Option<u32>) -> Vec<Arc<str>> {
+/// For each slot, the nodes on which its pods were disrupted; the latest first.
+fn nodes_to_avoid(
+    facts: &Facts,
+    slot: impl Fn(&Pod) -> Option<u32>,
+) -> HashMap<Option<u32>, Vec<Arc<str>>> {
     if !facts.options.avoid_failed_nodes {
-        return Vec::new();
+        return HashMap::new();
     }
-    let mut disrupted: Vec<&Arc<Pod>> = facts
-        .census
-        .pods
-        .iter()
-        .filter(|pod| index.is_none() || pod.index == index)
-        .filter(|pod| pod.has_condition(DISRUPTION_TARGET))
-        .collect();
+    let pods = facts.census.pods.iter();
+    let mut disrupted: Vec<&Arc<Pod>> =
+        pods.filter(|pod| pod.has_condition(DISRUPTION_TARGET)).collect();
     disrupted.sort_by_key(|pod| Reverse(pod.finished_at()));
-    let mut nodes: Vec<Arc<str>> = Vec::new();
-    for node in disrupted.into_iter().filter_map(|pod| pod.node.as_ref()) {
+    let mut nodes: HashMap<Option<u32>, Vec<Arc<str>>> = HashMap::new();
+    for pod in disrupted {
+        let Some(node) = &pod.node else { continue };
+        let nodes = nodes.entry(slot(pod)).or_default();
         if nodes.len() < NODES_AVOIDED_MAX && !nodes.contains(node) {
             nodes.push(Arc::clone(node));
         }
@@ -298,28 +300,37 @@ fn overdue(
 ///
 /// An Indexed Job also loses pods whose index is missing, repeated or out of range.
 fn choose_victims(job: &Job, active: &[Arc<Pod>], excess: usize) -> Vec<Arc<Pod>> {
-    let mut ordered: Vec<Arc<Pod>> = active.to_vec();
-    ordered.sort_by(|left, right| compare(left, right));
-    if !job.is_indexed() {
-        ordered.truncate(excess);
-        return ordered;
+    let mut victims = if job.is_indexed() { misplaced(job, active) } else { Vec::new() };
+    let missing = excess.saturating_sub(victims.len());
+    if missing > 0 {
+        let misplaced: HashSet<&Uid> = victims.iter().map(|pod| &pod.uid).collect();
+        let mut rest: Vec<&Arc<Pod>> =
+            active.iter().filter(|pod| !misplaced.contains(&pod.uid)).collect();
+        rest.sort_by(|left, right| compare(left, right));
+        let rest: Vec<Arc<Pod>> = rest.into_iter().take(missing).cloned().collect();
+        victims.extend(rest);
     }
-    let mut last_of_index: HashMap<u32, usize> = HashMap::new();
-    for (position, pod) in ordered.iter().enumerate() {
-        if let Some(index) = pod.index {
-            last_of_index.insert(index, position);
+    victims
+}
+
+/// The active pods of an Indexed Job that have no place in it, in the order of deletion. Of an
+/// index, the last one stays.
+fn misplaced(job: &Job, active: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
+    let index = |pod: &Pod| pod.index.filter(|index| job.has_index(*index));
+    let mut stays: HashMap<u32, &Arc<Pod>> = HashMap::new();
+    for pod in active {
+        if let Some(index) = index(pod) {
+            let last = stays.entry(index).or_insert(pod);
+            if compare(last, pod).is_le() {
+                *last = pod;
+            }
         }
     }
-    let is_misplaced = |position: usize, pod: &Pod| {
-        pod.index.is_none_or(|index| !job.has_index(index) || last_of_index[&index] != position)
-    };
-    let (mut victims, mut rest) = (Vec::new(), Vec::new());
-    for (position, pod) in ordered.into_iter().enumerate() {
-        if is_misplaced(position, &pod) { victims.push(pod) } else { rest.push(pod) }
-    }
-    let missing = excess.saturating_sub(victims.len());
-    victims.extend(rest.into_iter().take(missing));
-    victims
+    let has_place = |pod: &Pod| index(pod).is_some_and(|index| stays[&index].uid == pod.uid);
+    let mut misplaced: Vec<Arc<Pod>> =
+        active.iter().filter(|pod| !has_place(pod)).cloned().collect();
+    misplaced.sort_by(|left, right| compare(left, right));
+    misplaced
 }
 
 /// Less means deleted earlier.

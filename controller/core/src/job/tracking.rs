@@ -21,7 +21,7 @@ pub(super) struct Accounting {
     pub handled: BTreeMap<&'static str, u32>,
     /// Whether there was more to account for than one sync may do. ([T6])
     pub cut_off: bool,
-    /// Pods of the Job with the finalizer. ([T2])
+    /// Listed pods with the finalizer. ([T2])
     pub tracked: HashSet<Uid>,
 }
 
@@ -38,23 +38,21 @@ impl Accounting {
     /// Enters the known facts into the status. ([T1], [T2], [T3], [T4], [T7])
     pub(super) fn enter(plan: &PodPlan, finish: Option<&Verdict>, status: &mut JobStatus) -> Self {
         let facts = &plan.facts;
-        let mut tracked: Vec<&Arc<Pod>> = facts.census.tracked.iter().collect();
-        if facts.job.is_indexed() {
-            tracked.sort_by_key(|pod| pod.index);
-        }
-        let mut accounting = Self {
-            release: Vec::new(),
-            handled: BTreeMap::new(),
-            cut_off: false,
-            tracked: tracked.iter().map(|pod| pod.uid.clone()).collect(),
-        };
-        settle(status, &accounting.tracked, &HashSet::new(), facts.job.is_indexed());
         let rules = Rules {
             facts,
             decided: plan.verdict.is_some(),
             end: finish.map(|verdict| verdict.end),
         };
-        accounting.walk(&rules, &tracked, status);
+        let tracked = facts.census.tracked_of(&listed(status));
+        let mut accounting = Self { tracked, ..Self::default() };
+        settle(status, &accounting.tracked, &HashSet::new(), facts.job.is_indexed());
+        let mut removable: Vec<&Arc<Pod>> =
+            facts.census.tracked.iter().filter(|pod| rules.allows_removal(pod)).collect();
+        if facts.job.is_indexed() {
+            removable.sort_by_key(|pod| pod.index);
+        }
+        accounting.walk(&rules, &removable, status);
+        accounting.tracked.extend(accounting.release.iter().map(|pod| pod.uid.clone()));
         if let Some(indexes) = &facts.indexes {
             status.succeeded = Some(success_count(&facts.job, indexes.succeeded.len()));
             status.completed_indexes = text(&indexes.succeeded);
@@ -65,13 +63,10 @@ impl Accounting {
     }
 
     /// Lists each pod that is released, up to the limit of one sync. ([T4], [T6])
-    fn walk(&mut self, rules: &Rules<'_>, tracked: &[&Arc<Pod>], status: &mut JobStatus) {
+    fn walk(&mut self, rules: &Rules<'_>, removable: &[&Arc<Pod>], status: &mut JobStatus) {
         let (facts, known) = (rules.facts, &rules.facts.census.uncounted);
         let mut new_indexes: HashSet<u32> = HashSet::new();
-        for pod in tracked {
-            if !rules.allows_removal(pod) {
-                continue;
-            }
+        for pod in removable {
             if facts.disruptions.as_ref().is_some_and(|it| it.holds(&pod.uid)) {
                 self.cut_off = true;
                 continue;
@@ -197,6 +192,13 @@ fn add(counter: &mut Option<i32>, more: usize) {
 
 fn lists(status: &mut JobStatus) -> &mut UncountedTerminatedPods {
     status.uncounted_terminated_pods.get_or_insert_default()
+}
+
+/// The pods that a status lists and does not count yet.
+fn listed(status: &JobStatus) -> HashSet<Uid> {
+    let lists = status.uncounted_terminated_pods.iter();
+    let uids = lists.flat_map(|lists| lists.succeeded.iter().chain(&lists.failed).flatten());
+    uids.map(|uid| Uid::from(uid.as_str())).collect()
 }
 
 fn uid(pod: &Pod) -> String {
