@@ -79,6 +79,8 @@ impl Watch {
                 hurried_max: PAUSE_HURRIED_MAX,
                 hurry: Some(self.hurry),
             },
+            // Thousands of agents watch objects that rarely change.
+            asks: false,
         };
         watch::watch(client, scope).inspect(|event| {
             if let WatchEvent::Unreadable(object) = event

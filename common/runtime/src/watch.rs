@@ -9,6 +9,7 @@ pub(crate) mod protobuf;
 mod relist;
 mod restored;
 mod signs;
+mod stall;
 #[cfg(test)]
 mod tests;
 pub mod wire;
@@ -32,8 +33,9 @@ pub use self::newest::Newest;
 pub use self::pauses::Pauses;
 use self::pauses::{Backoff, Round};
 pub use self::relist::Relist;
-use self::restored::{Check, LOOKUP, Reached};
+use self::restored::{ANSWER_MAX, Check, LOOKUP, Reached, ask};
 pub use self::signs::{Signs, Watches};
+use self::stall::{Place, Question, Stall, Stalled};
 pub use self::wire::Read;
 use self::wire::{Event, Format, Page};
 pub use epilogue_common::watch_event::{Controller, Unreadable, WatchEvent};
@@ -71,6 +73,9 @@ pub struct Scope<T> {
     pub objects_max: usize,
     /// Backoff after failures.
     pub pauses: Pauses,
+    /// Whether a watch that shows nothing new asks for the API's version, to notice that it stands
+    /// still. Otherwise it notices that from what the program writes.
+    pub asks: bool,
 }
 
 /// The state of one watch.
@@ -148,9 +153,10 @@ where
         begun: Instant::now(),
         phase: Phase::Due,
     };
-    stream::unfold((watch, demands), async |(mut watch, mut demands)| {
-        let event = watch.next(&mut demands).await;
-        Some((event, (watch, demands)))
+    let stall = Stall::new(watch.scope.newest.clone(), watch.question());
+    stream::unfold((watch, demands, stall), async |(mut watch, mut demands, mut stall)| {
+        let event = watch.next(&mut demands, &mut stall).await;
+        Some((event, (watch, demands, stall)))
     })
 }
 
@@ -159,7 +165,7 @@ where
     T: Send + 'static,
 {
     /// Waits for the next event. The reader has handled the one before.
-    async fn next(&mut self, demands: &mut Receiver<u64>) -> WatchEvent<T> {
+    async fn next(&mut self, demands: &mut Receiver<u64>, stall: &mut Stall) -> WatchEvent<T> {
         if let Some(asked) = self.answered.take() {
             self.scope.relist.done(asked);
         }
@@ -170,12 +176,17 @@ where
             if self.position.is_none() && matches!(self.phase, Phase::Due) {
                 self.asked = *demands.borrow_and_update();
             }
+            let place = self.place();
             let step = tokio::select! {
                 biased;
                 step = self.step() => step,
                 // A new list must not wait for a stalled connection.
                 _ = demands.changed() => {
                     self.begin_anew();
+                    continue;
+                }
+                stalled = stall.stalled(place) => {
+                    self.stalled(stalled);
                     continue;
                 }
             };
@@ -197,6 +208,46 @@ where
         self.position = None;
         // The list may be asked for because the API has gone back.
         self.reached.forget();
+        self.backoff = Backoff::default();
+        self.phase = Phase::Due;
+    }
+
+    /// How far an open watch has come.
+    fn place(&self) -> Place {
+        match (&self.phase, self.listed, &self.position) {
+            (Phase::Streaming(_), Some(listed), _) => Place::Listing(listed),
+            (Phase::Streaming(_), None, Some(version)) => {
+                Place::At(version.parse().unwrap_or_default())
+            }
+            _ => Place::Closed,
+        }
+    }
+
+    /// A question for the API's version, where the watch asks.
+    fn question(&self) -> Option<Question> {
+        let (client, read) = (self.client.clone(), self.scope.read.clone());
+        let request = self.lookup().ok().filter(|_| self.scope.asks)?;
+        Some(Box::new(move || {
+            let (client, read, request) = (client.clone(), read.clone(), request.clone());
+            Box::pin(async move {
+                let asked = tokio::time::timeout(ANSWER_MAX, ask(&client, request, &read)).await;
+                asked.ok()?.ok()?.parse().ok()
+            })
+        }))
+    }
+
+    /// The watch lives and does not move: it gives up for a new list. If lists do not come to an
+    /// end either, the next one is read in pages, for which the server asks etcd.
+    fn stalled(&mut self, stalled: Stalled) {
+        let (path, lasted_s) = (self.scope.path.as_str(), stalled.lasted.as_secs());
+        if let Some(version) = stalled.goal {
+            tracing::warn!(path, version, lasted_s, "the watch does not move, listing again");
+        } else {
+            tracing::warn!(path, lasted_s, "the list does not move, reading pages");
+            self.streams_lists = false;
+        }
+        self.scope.signs.stalled(stalled.goal);
+        self.position = None;
         self.backoff = Backoff::default();
         self.phase = Phase::Due;
     }
@@ -343,9 +394,13 @@ where
     /// A question for the server's version, if it may have gone back.
     fn check(&mut self) -> Result<Check, WatchError> {
         let Some(from) = self.reached.take_doubt() else { return Ok(Check::default()) };
-        let request = self.get_at(format!("{}?{LOOKUP}", self.scope.names))?;
+        let request = self.lookup()?;
         let Scope { read, pauses, .. } = &self.scope;
         Ok(Check::new(from, self.client.clone(), request, read.clone(), pauses))
+    }
+
+    fn lookup(&self) -> Result<Request<Vec<u8>>, WatchError> {
+        self.get_at(format!("{}?{LOOKUP}", self.scope.names))
     }
 
     /// Counts further objects of an unfinished list.
@@ -361,6 +416,7 @@ where
     fn moved(&mut self, version: String) {
         if self.listed.is_none() && !version.is_empty() {
             self.reached.moved(&version);
+            self.scope.signs.moved(version.parse().unwrap_or_default());
             self.position = Some(version);
         }
     }

@@ -160,6 +160,8 @@ pub(crate) async fn watch<T: Watched>(
         page_size: PAGE_SIZE,
         objects_max: usize::MAX,
         pauses,
+        // A replica that waits for the lease writes nothing.
+        asks: true,
     };
     let mut events = pin!(watch::watch(client, scope).take_until(token.cancelled_owned()));
     while let Some(event) = events.next().await {

@@ -18,7 +18,7 @@ use super::{Newest, Pauses, WATCH_SECONDS, WatchError, accepted, failed};
 /// key, whereas a list with another selector may search all objects of a large cluster.
 pub(super) const LOOKUP: &str = "fieldSelector=metadata.name%3Depilogue&limit=1";
 /// How long an answer may take before the question is repeated.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// A watch that lasted this much less than was asked for was ended by something else than its time.
 const EARLY: Duration = Duration::from_secs(5);
 
@@ -141,7 +141,7 @@ impl fmt::Debug for Check {
 }
 
 /// The version of the collection.
-async fn ask<T>(
+pub(super) async fn ask<T>(
     client: &Client,
     request: Request<Vec<u8>>,
     read: &Read<T>,

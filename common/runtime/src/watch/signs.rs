@@ -10,6 +10,10 @@ use prometheus::proto::MetricFamily;
 use prometheus::{GaugeVec, IntCounterVec, Opts, Registry};
 use tokio::time::Instant;
 
+use super::stall::PATIENCE;
+
+/// The reason of a failure because the watch does not move.
+const STALLED: &str = "stalled";
 /// Maximum age for readiness. The server sends a bookmark each minute, and a connection that has
 /// shown nothing for 90 s is replaced.
 const AGE_MAX: Duration = Duration::from_mins(3);
@@ -26,7 +30,16 @@ pub struct Watches {
 pub struct Signs {
     resource: &'static str,
     last: Arc<Mutex<Instant>>,
+    stalled: Arc<Mutex<Option<Stalled>>>,
     failures: Option<IntCounterVec>,
+}
+
+/// Since when the watch is known not to move, and the version that it has to come to; 0 if any list
+/// that is complete will do.
+#[derive(Clone, Copy, Debug)]
+struct Stalled {
+    since: Instant,
+    goal: u64,
 }
 
 /// Reads the ages at each scrape.
@@ -61,8 +74,7 @@ impl Watches {
 
     /// The signs of life of the watch of a resource, such as `jobs`.
     pub fn of(&self, resource: &'static str) -> Signs {
-        let failures = Some(self.failures.clone());
-        let signs = Signs { resource, last: Arc::new(Mutex::new(Instant::now())), failures };
+        let signs = Signs { failures: Some(self.failures.clone()), ..Signs::unread(resource) };
         self.ages.signs.lock().push(signs.clone());
         signs
     }
@@ -71,7 +83,8 @@ impl Watches {
 impl Signs {
     /// Signs of life that no metric reads.
     pub fn unread(resource: &'static str) -> Self {
-        Self { resource, last: Arc::new(Mutex::new(Instant::now())), failures: None }
+        let last = Arc::new(Mutex::new(Instant::now()));
+        Self { resource, last, stalled: Arc::default(), failures: None }
     }
 
     /// The resource that is watched.
@@ -82,6 +95,23 @@ impl Signs {
     /// Records a sign of life.
     pub(super) fn alive(&self) {
         *self.last.lock() = Instant::now();
+    }
+
+    /// The watch lives and does not move: it has not come to this version, if any.
+    pub(super) fn stalled(&self, goal: Option<u64>) {
+        self.failed(STALLED);
+        let goal = goal.unwrap_or(0);
+        let mut stalled = self.stalled.lock();
+        let since = stalled.map_or_else(Instant::now, |stalled| stalled.since);
+        *stalled = Some(Stalled { since, goal });
+    }
+
+    /// The watch has come to this version.
+    pub(super) fn moved(&self, version: u64) {
+        let mut stalled = self.stalled.lock();
+        if stalled.is_some_and(|stalled| version >= stalled.goal) {
+            *stalled = None;
+        }
     }
 
     /// Counts a failure; `reason` is one of a few words.
@@ -95,14 +125,22 @@ impl Signs {
         self.last.lock().elapsed()
     }
 
-    /// Check for readiness: passes while the watch lives.
+    /// Check for readiness: passes while the watch lives and moves.
     pub fn check(&self) -> Result<(), String> {
-        let age = self.age();
-        if age <= AGE_MAX {
-            return Ok(());
+        let (resource, age, max) = (self.resource, self.age(), AGE_MAX.as_secs());
+        if age > AGE_MAX {
+            let age = age.as_secs();
+            return Err(format!(
+                "the watch of {resource} has shown nothing for {age} s, {max} s at most"
+            ));
         }
-        let (resource, age, max) = (self.resource, age.as_secs(), AGE_MAX.as_secs());
-        Err(format!("the watch of {resource} has shown nothing for {age} s, {max} s at most"))
+        let Some(Stalled { since, goal }) = *self.stalled.lock() else { return Ok(()) };
+        let age = (since.elapsed() + PATIENCE).as_secs();
+        Err(format!(
+            "the watch of {resource} lives and does not move: it has not come to version {goal} \
+             for {age} s, {} s at most",
+            PATIENCE.as_secs()
+        ))
     }
 }
 

@@ -20,6 +20,8 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 
+mod stalled;
+
 /// Marks an answer that never comes.
 const NEVER: u16 = 0;
 /// Marks an answer that begins and never ends.
@@ -138,6 +140,7 @@ fn scope(objects_max: usize) -> Scope<Object> {
         page_size: 500,
         objects_max,
         pauses,
+        asks: false,
     }
 }
 

@@ -8,6 +8,7 @@ use epilogue_common::watch_event::WatchEvent;
 use jiff::{SignedDuration, Timestamp};
 
 use super::event::{Entry, Now, Reaction};
+use super::late::Late;
 use super::pods::Pods;
 use super::relist::Relist;
 use crate::batching::{BatchInput, Batching, Change, LastSync, Load, Pressure};
@@ -32,8 +33,7 @@ pub(super) struct Jobs {
     list: Relist<JobKey>,
     /// Jobs whose latest version could not be read.
     unreadable: HashSet<JobKey>,
-    /// Jobs whose sync found a watch behind our own writes. ([Z2])
-    late: Vec<(JobKey, Versions)>,
+    late: Late,
 }
 
 impl Jobs {
@@ -98,12 +98,11 @@ impl Jobs {
 
     /// Syncs a Job again once the watches have come this far.
     pub(super) fn await_versions(&mut self, key: JobKey, written: Versions) {
-        self.late.retain(|(late, _)| *late != key);
-        self.late.push((key, written));
+        self.late.wait(key, written);
     }
 
-    pub(super) fn waiting(&self) -> &[(JobKey, Versions)] {
-        &self.late
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (&JobKey, &Versions)> {
+        self.late.iter()
     }
 
     pub(super) fn synced(&mut self, key: &JobKey, took: Duration, ended: Moment) {
@@ -218,7 +217,7 @@ impl Jobs {
         let Some(job) = self.by_key.remove(key) else { return };
         self.memories.remove(&job.uid);
         self.last_syncs.remove(key);
-        self.late.retain(|(late, _)| late != key);
+        self.late.forget(key);
         let queue = job_changed(JobChange::Deleted(&job), now.time).queue;
         self.react(queue, pods, now, reaction);
     }
@@ -259,16 +258,8 @@ impl Jobs {
             versions.pods = Version::default();
         }
         self.seen = self.seen.max(versions);
-        if self.late.is_empty() {
-            return;
-        }
-        let seen = self.seen;
-        let caught_up = |written: &Versions| written.jobs <= seen.jobs && written.pods <= seen.pods;
-        let (ready, late) =
-            std::mem::take(&mut self.late).into_iter().partition(|(_, it)| caught_up(it));
-        self.late = late;
-        let ready: Vec<(JobKey, Versions)> = ready;
-        reaction.entries.extend(ready.into_iter().map(|(key, _)| Entry::Job(key, None)));
+        let ready = self.late.caught_up(self.seen).into_iter();
+        reaction.entries.extend(ready.map(|key| Entry::Job(key, None)));
     }
 
     pub(super) fn has_unreadable_owner(&self, pod: &Pod) -> bool {

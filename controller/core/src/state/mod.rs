@@ -7,6 +7,7 @@
 mod event;
 mod gc;
 mod jobs;
+mod late;
 mod pods;
 mod relist;
 mod restored;
@@ -141,7 +142,7 @@ impl ClusterState {
     }
 
     /// Jobs whose sync waits for the watches, and the versions that it waits for.
-    pub fn waiting(&self) -> &[(JobKey, Versions)] {
+    pub fn waiting(&self) -> impl Iterator<Item = (&JobKey, &Versions)> {
         self.jobs.waiting()
     }
 
