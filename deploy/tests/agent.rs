@@ -216,7 +216,7 @@ fn the_policies_know_the_names_that_the_agent_writes() {
     assert!(node_policy.contains(&format!("['{}', '{}']", node::STATE, node::READINESS)));
     assert!(node_policy.contains(&format!("taint.key == '{}'", node::SHUTTING_DOWN_TAINT)));
     let pod_policy = text("epilogue-agent-pod-status");
-    assert!(pod_policy.contains(&format!("key == '{}'", node::TERMINATED_AT)));
+    assert!(pod_policy.contains(&format!("['{}']", node::TERMINATED_AT)));
     let words = [
         pod_condition::DISRUPTION_TARGET,
         pod_condition::READY,

@@ -5,6 +5,7 @@ mod allowed;
 mod call;
 mod check;
 mod controller;
+mod others;
 mod policies;
 mod refused;
 mod refused_outside;

@@ -78,16 +78,21 @@ async fn a_pod_as_large_as_they_come_may_be_marked() {
 async fn holds(token: Token) {
     let world = World::start(token).await;
     reads(&world).await;
-    standing(&world).await;
-    shutdown(&world).await;
-    cancel(&world).await;
-    levers(&world).await;
-    evictions(&world).await;
-    stuck(&world).await;
-    causes(&world).await;
-    stalls(&world).await;
+    writes(&world).await;
     emits_events(&world).await;
     world.finish().await;
+}
+
+/// All that an agent writes to its node and the pods on it.
+pub(super) async fn writes(world: &World) {
+    standing(world).await;
+    shutdown(world).await;
+    cancel(world).await;
+    levers(world).await;
+    evictions(world).await;
+    stuck(world).await;
+    causes(world).await;
+    stalls(world).await;
 }
 
 /// Expects the call to be allowed; returns the object.

@@ -19,33 +19,39 @@ fn owner(kind: &str, api_version: &str) -> Value {
 #[tokio::test]
 async fn the_controllers_writes_to_pods_are_allowed() {
     let world = World::start(Token::OfNode).await.of_the_controller().await;
+    writes_to_pods(&world).await;
+    world.finish().await;
+}
+
+/// All that the controller writes to a pod; returns the pod as it was last seen.
+pub(super) async fn writes_to_pods(world: &World) -> Value {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "of-a-job", "ownerReferences": [owner("Job", "batch/v1")],
                      "finalizers": [TRACKING, "example.com/theirs"]},
         "spec": {"containers": [{"name": "c", "image": "i"}]},
     });
-    let pod = goes(&world, "create a Job's pod", Call::create(world.path("pods"), pod)).await;
+    let pod = goes(world, "create a Job's pod", Call::create(world.path("pods"), pod)).await;
     let path = pod_path(&pod);
     let uid = &pod["metadata"]["uid"];
     let disown = json!({"metadata": {"uid": uid, "ownerReferences": [
         {"$patch": "delete", "uid": "u"},
     ]}});
-    goes(&world, "let it go", Call::patch(&path, disown)).await;
+    goes(world, "let it go", Call::patch(&path, disown)).await;
     let adopt = json!({"metadata": {"uid": uid, "ownerReferences": [owner("Job", "batch/v1")]}});
-    goes(&world, "adopt it", Call::patch(&path, adopt)).await;
+    goes(world, "adopt it", Call::patch(&path, adopt)).await;
     let ended = json!({"status": {"phase": "Failed", "conditions": [
         {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"},
         {"type": "epilogue.dev/Ended", "status": "True", "reason": "NodeGone"},
     ]}});
-    goes(&world, "fail it", Call::patch(format!("{path}/status"), ended)).await;
+    goes(world, "fail it", Call::patch(format!("{path}/status"), ended)).await;
     let release = json!({"metadata": {"uid": uid,
         "$deleteFromPrimitiveList/finalizers": [TRACKING]}});
-    goes(&world, "release its finalizer", Call::patch(&path, release)).await;
+    let last = goes(world, "release its finalizer", Call::patch(&path, release)).await;
     let options = json!({"preconditions": {"uid": uid}});
-    goes(&world, "delete it by its UID", Call::delete(&path, options)).await;
+    goes(world, "delete it by its UID", Call::delete(&path, options)).await;
     world.done(Call::merge(&path, json!({"metadata": {"finalizers": null}}))).await;
-    world.finish().await;
+    last
 }
 
 #[tokio::test]
@@ -87,10 +93,28 @@ async fn of_a_pod_the_controller_changes_finalizer_and_owner_only() {
     let pod = world.pod("pod", &world.here(), tracked, running()).await;
     let metadata = |metadata: Value| Call::merge(pod_path(&pod), json!({"metadata": metadata}));
     let image = json!({"spec": {"containers": [{"name": "main", "image": "other"}]}});
+    let label = |key: &str| json!({"labels": {key: "1"}});
     let refusals = vec![
         invalid("an image", Call::patch(pod_path(&pod), image), "a pod's spec"),
-        invalid("a label", metadata(json!({"labels": {"app": "b"}})), "change labels"),
-        invalid("an annotation", metadata(json!({"annotations": {"a": "b"}})), "annotations"),
+        invalid("a label", metadata(json!({"labels": {"app": "b"}})), "labels: the controller"),
+        invalid("no labels", metadata(json!({"labels": null})), "change app"),
+        invalid(
+            "an annotation",
+            metadata(json!({"annotations": {"theirs": "2"}})),
+            "change theirs",
+        ),
+        invalid("no annotations", metadata(json!({"annotations": null})), "change theirs"),
+        invalid("whose pod it is", metadata(label("job-name")), "change job-name"),
+        invalid(
+            "which index it has",
+            metadata(label("batch.kubernetes.io/job-completion-index")),
+            "change batch.kubernetes.io/job-completion-index",
+        ),
+        invalid(
+            "a wish of its Job's",
+            metadata(json!({"annotations": {"epilogue.dev/backoff-base": "0s"}})),
+            "change epilogue.dev/backoff-base",
+        ),
         invalid("another's finalizer", metadata(json!({"finalizers": [TRACKING]})), "no other"),
         invalid(
             "another owner",
@@ -129,11 +153,16 @@ async fn of_a_node_the_controller_removes_the_agents_taint_and_changes_nothing_e
             spec(json!({"taints": [foreign], "unschedulable": true})),
             "unschedulable",
         ),
-        invalid("a node's label", metadata(json!({"labels": {"a": "b"}})), "change labels"),
+        invalid("a node's label", metadata(json!({"labels": {"zone": "b"}})), "change zone"),
+        invalid(
+            "what only kubelets say",
+            metadata(json!({"labels": {"node-role.kubernetes.io/master": ""}})),
+            "change node-role.kubernetes.io/master",
+        ),
         invalid(
             "an agent's annotation",
             metadata(json!({"annotations": {"epilogue.dev/state": "idle"}})),
-            "annotations",
+            "change epilogue.dev/state",
         ),
         forbidden("a node's status", Call::merge(format!("{path}/status"), status), "cannot"),
         forbidden("a node", Call::delete(&path, json!({})), "cannot"),
@@ -147,7 +176,8 @@ async fn of_a_node_the_controller_removes_the_agents_taint_and_changes_nothing_e
 async fn of_a_status_the_controller_writes_the_failure_and_its_evidence() {
     let world = World::start(Token::OfNode).await.of_the_controller().await;
     let here = world.here();
-    let pod = world.running("pod").await;
+    let gate = json!({"spec": {"readinessGates": [{"conditionType": "example.com/open"}]}});
+    let pod = world.pod("pod", &here, gate, running()).await;
     let done = world.pod("done", &here, json!({}), ended("Succeeded")).await;
     let write = |body: Value| status(&pod, json!({"status": body}));
     let condition = |kind: &str, value: &str| {
@@ -156,6 +186,7 @@ async fn of_a_status_the_controller_writes_the_failure_and_its_evidence() {
     let mut statuses = pod["status"]["containerStatuses"].clone();
     statuses[0]["restartCount"] = 7.into();
     let label = json!({"metadata": {"labels": {"app": "b"}}});
+    let finalizer = json!({"metadata": {"finalizers": ["a/b"]}});
     let refusals = vec![
         invalid("success", write(json!({"phase": "Succeeded"})), "to Failed only"),
         invalid(
@@ -171,7 +202,9 @@ async fn of_a_status_the_controller_writes_the_failure_and_its_evidence() {
         ),
         invalid("a foreign condition", condition("PodScheduled", "False"), "no others"),
         invalid("Ready, of a pod that lives", condition("Ready", "False"), "to False only"),
-        invalid("a label", status(&pod, label), "change labels by the status"),
+        invalid("a readiness gate", condition("example.com/open", "True"), "no others"),
+        invalid("a label", status(&pod, label), "labels: the controller"),
+        invalid("a finalizer", status(&pod, finalizer), "finalizers by the status"),
     ];
     all_are_refused(&world, refusals).await;
     world.finish().await;

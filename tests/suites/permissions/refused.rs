@@ -231,11 +231,21 @@ async fn what_else_a_status_patch_reaches_stays() {
         Call::merge(format!("{}/status", pod_path(&pod)), json!({"metadata": metadata}))
     };
     let refusals = vec![
-        invalid("a label", metadata(json!({"labels": {"app": "b"}})), "change labels"),
-        invalid("no labels", metadata(json!({"labels": null})), "change labels"),
+        invalid("a label", metadata(json!({"labels": {"app": "b"}})), "change app"),
+        invalid("no labels", metadata(json!({"labels": null})), "change app"),
+        invalid(
+            "another index",
+            metadata(json!({"labels": {"batch.kubernetes.io/job-completion-index": "1"}})),
+            "change batch.kubernetes.io/job-completion-index",
+        ),
+        invalid("the DNS of the cluster", metadata(json!({"labels": {"k8s-app": "d"}})), "k8s-app"),
         invalid("the finalizer of Jobs", metadata(json!({"finalizers": null})), "finalizers"),
         invalid("a finalizer", metadata(json!({"finalizers": ["a/b"]})), "finalizers"),
-        invalid("an annotation", metadata(json!({"annotations": {"a": "b"}})), "change a"),
+        invalid(
+            "an annotation of Jobs",
+            metadata(json!({"annotations": {"batch.kubernetes.io/job-index-failure-count": "9"}})),
+            "change batch.kubernetes.io/job-index-failure-count",
+        ),
         invalid(
             "a foreign annotation",
             metadata(json!({"annotations": {"theirs": "2"}})),
@@ -283,8 +293,12 @@ async fn of_a_pod_itself_only_an_earlier_end_is_the_agents() {
     let refusals = vec![
         invalid("an image", Call::patch(pod_path(&pod), image), "change containers"),
         invalid("a toleration", Call::merge(pod_path(&pod), toleration), "change tolerations"),
-        invalid("labels", metadata(json!({"labels": {"app": "b"}})), METADATA),
-        invalid("annotations", metadata(json!({"annotations": {"a": "b"}})), METADATA),
+        invalid("labels", metadata(json!({"labels": {"app": "b"}})), "labels: an agent"),
+        invalid(
+            "annotations",
+            metadata(json!({"annotations": {"theirs": "b"}})),
+            "annotations: an agent",
+        ),
         invalid("finalizers", metadata(json!({"finalizers": null})), METADATA),
         invalid("owners", metadata(json!({"ownerReferences": owner})), METADATA),
         invalid("deletion of whatever has the name", with(json!({})), "preconditions.uid"),
@@ -334,8 +348,17 @@ async fn of_its_node_only_announcement_and_taint_are_the_agents() {
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]);
     let cidrs = json!({"spec": {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"]}});
     let refusals = vec![
-        invalid("a label", metadata(json!({"labels": {"zone": "b"}})), "change labels"),
-        invalid("an annotation", metadata(json!({"annotations": {"a": "b"}})), "change a"),
+        invalid("a label", metadata(json!({"labels": {"zone": "b"}})), "change zone"),
+        invalid(
+            "a role",
+            metadata(json!({"labels": {"node-role.kubernetes.io/control-plane": ""}})),
+            "change node-role.kubernetes.io/control-plane",
+        ),
+        invalid(
+            "an annotation of a kubelet's",
+            metadata(json!({"annotations": {"node.alpha.kubernetes.io/ttl": "9"}})),
+            "change node.alpha.kubernetes.io/ttl",
+        ),
         invalid(
             "an annotation of ours, but not this",
             metadata(json!({"annotations": {"epilogue.dev/other": "b"}})),

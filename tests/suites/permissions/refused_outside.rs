@@ -84,7 +84,7 @@ async fn of_its_nodes_status_only_the_stalls_are_the_agents() {
         invalid(
             "an annotation by the status",
             metadata(json!({"annotations": {"epilogue.dev/state": "idle"}})),
-            "change annotations",
+            "change epilogue.dev/state",
         ),
     ];
     all_are_refused(&world, refusals).await;
@@ -198,6 +198,11 @@ async fn an_event_is_of_the_agents_own_node_and_no_larger_than_it_needs() {
             "as the kubelet",
             of("default", json!({"reportingController": "kubelet"})),
             "as epilogue.dev/agent",
+        ),
+        invalid(
+            "as a node whose name begins alike",
+            of("default", json!({"reportingInstance": &here[..here.len() - 1]})),
+            "reports as that node",
         ),
         invalid(
             "as another node's",

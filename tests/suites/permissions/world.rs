@@ -199,7 +199,7 @@ impl World {
         self.agent = self.cluster.token_client(&self.token).await.expect("a client");
         self.who = "controller";
         let probe = self.running("probe-of-controller").await;
-        let labels = json!({"metadata": {"labels": {"probe": "1"}}});
+        let labels = json!({"metadata": {"labels": {"epilogue.dev/probe": "1"}}});
         let bare = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bare"},
             "spec": {"containers": [{"name": "c", "image": "i"}]},
@@ -223,7 +223,7 @@ impl World {
         let probe = self.pod("probe", &self.here(), json!({}), running()).await;
         let other = self.pod("probe-there", &self.there(), json!({}), running()).await;
         let (pod, other) = (pod_path(&probe), pod_path(&other));
-        let labels = json!({"metadata": {"labels": {"probe": "1"}}});
+        let labels = json!({"metadata": {"labels": {"epilogue.dev/probe": "1"}}});
         let probes = [
             Call::patch(format!("{other}/status"), labels.clone()).dry(),
             Call::patch(format!("{pod}/status"), labels.clone()).dry(),
