@@ -68,6 +68,11 @@ impl Dispatch {
         self.enqueue(entries);
     }
 
+    /// The pods are listed next, before any sync.
+    pub(crate) fn expect_pods(&self) {
+        self.state.lock().expect_pods();
+    }
+
     /// Takes an event of the watch of Jobs.
     pub(crate) fn job(&self, event: WatchEvent<Job>) {
         self.handle(Event::Job(event.map(Arc::new)));
@@ -115,6 +120,12 @@ impl Dispatch {
         }
         if let Some(controller) = reaction.external {
             self.metrics.external(&controller);
+        }
+        if let Some(namespace) = reaction.template_budget {
+            tracing::warn!(
+                %namespace,
+                "templates of Jobs exceed the memory of a namespace: some are read at each use"
+            );
         }
         if reaction.relist {
             tracing::warn!("the API has gone back to an earlier version: everything is read anew");

@@ -8,6 +8,7 @@ use kube::Client;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::dispatch::Dispatch;
 use crate::environment::Environment;
 use crate::readiness::Readiness;
 
@@ -40,8 +41,8 @@ impl<'a> Election<'a> {
         let Environment { clients, identity, .. } = environment;
         let client = clients.lease;
         let leadership = lease::try_acquire(client.clone(), options, identity.clone()).await?;
-        let early =
-            leadership.map(|leadership| Early { leadership, listed: Box::pin(readiness.refill()) });
+        let early = leadership
+            .map(|leadership| Early { leadership, listed: Box::pin(readiness.first_lists()) });
         Ok(Self { client, options, identity, early })
     }
 
@@ -49,6 +50,7 @@ impl<'a> Election<'a> {
     pub(crate) async fn lead(
         self,
         readiness: &Readiness,
+        dispatch: &Dispatch,
         token: &CancellationToken,
     ) -> anyhow::Result<Option<Leadership>> {
         if let Some(early) = self.early
@@ -73,7 +75,7 @@ impl<'a> Election<'a> {
             loss = leadership.lost() => {
                 return Err(anyhow::Error::new(loss).context("no longer leading"));
             }
-            () = readiness.refill() => {
+            () = readiness.refill(dispatch) => {
                 let took_s = begun.elapsed().as_secs_f64();
                 tracing::info!(took_s, "caches show what the leader before did");
             }

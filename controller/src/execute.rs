@@ -150,6 +150,19 @@ impl Executor {
         stream::iter(calls).buffered(CALLS_MAX).collect().await
     }
 
+    /// Reads a Job whose source is not kept. A failure if it is not at this version any more: the
+    /// plan is for this one.
+    pub(crate) async fn whole_job(&self, job: &Job) -> Outcome<Arc<Job>> {
+        let live = self.get(&job_path(&job.key, ""), &JOB).await?;
+        self.dispatch.job_answered(job.version, live.version);
+        if live.uid == job.uid && live.version == job.version {
+            return Ok(Arc::new(live));
+        }
+        let (key, read, planned) = (&job.key, live.version, job.version);
+        let message = format!("Job {key} was read at version {read}, the plan is for {planned}");
+        Err(Failure::new(FailureKind::Conflict, message))
+    }
+
     /// Reads the Job of this name live from the API.
     pub(crate) async fn live_job(&self, key: &JobKey) -> Outcome<LiveJob> {
         let reply = self.get(&job_path(key, ""), &REPLY).await?;

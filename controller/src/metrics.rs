@@ -45,6 +45,7 @@ pub(crate) struct Metrics {
     finished_indexes: IntCounterVec,
     pods_created: IntCounterVec,
     stale_skips: IntCounterVec,
+    template_reads: IntCounter,
     /// Events that were dropped.
     pub(crate) events_dropped: IntCounter,
 }
@@ -109,12 +110,15 @@ impl Metrics {
                 "The number of syncs skipped because a watch was behind our own writes",
                 &["group", "resource"],
             )?,
-            events_dropped: registered(
+            template_reads: plain(
                 registry,
-                IntCounter::new(
-                    "epilogue_events_dropped_total",
-                    "Events that were not written to the API",
-                )?,
+                "epilogue_job_template_reads_total",
+                "Syncs that read the Job from the API, because its template was not kept",
+            )?,
+            events_dropped: plain(
+                registry,
+                "epilogue_events_dropped_total",
+                "Events that were not written to the API",
             )?,
         })
     }
@@ -140,6 +144,11 @@ impl Metrics {
     /// Counts a sync that was skipped because a watch was behind. ([M10])
     pub(crate) fn stale(&self, group: &str, resource: &str) {
         self.stale_skips.with_label_values(&[group, resource]).inc();
+    }
+
+    /// Counts a sync that reads its Job.
+    pub(crate) fn template_read(&self) {
+        self.template_reads.inc();
     }
 
     /// Counts what a sync did to pods and to the Job. ([M3], [M4], [M5], [M8], [M9])
@@ -215,6 +224,11 @@ fn completion_mode(job: &Job) -> &str {
         CompletionMode::Indexed => "Indexed",
         CompletionMode::Unknown(_) => OTHER,
     }
+}
+
+/// A counter without labels.
+fn plain(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+    registered(registry, IntCounter::new(name, help)?)
 }
 
 /// The two histograms of the work queues; each queue has its own label value.

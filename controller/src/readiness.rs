@@ -2,6 +2,7 @@
 
 use epilogue_runtime::health::Checks;
 
+use crate::dispatch::Dispatch;
 use crate::informers::HasSynced;
 
 /// The conditions of readiness. The lease is not one: a replica that waits for it is ready, and a
@@ -20,13 +21,23 @@ impl Readiness {
         tracing::info!("caches are filled");
     }
 
-    /// Requests lists now. The result completes when the caches show all writes of the previous
-    /// leader: it may have written until its lease was ours, and its pods would be created twice.
-    pub(crate) fn refill(&self) -> impl Future<Output = ()> + use<> {
+    /// Asks the first lists to show all writes of the previous leader. The pods are listed after
+    /// the Jobs.
+    pub(crate) fn first_lists(&self) -> impl Future<Output = ()> + use<> {
         let (jobs, pods) = (self.jobs.refill(), self.pods.refill());
         async move {
             tokio::join!(jobs, pods);
         }
+    }
+
+    /// Lists Jobs, then pods. Completes when the caches show all writes of the previous leader: it
+    /// may have written until its lease was ours, and its pods would be created twice.
+    ///
+    /// In this order the pods are as they were counted in any Job, whoever counts them meanwhile.
+    pub(crate) async fn refill(&self, dispatch: &Dispatch) {
+        self.jobs.refill().await;
+        dispatch.expect_pods();
+        self.pods.refill().await;
     }
 
     /// Readiness checks: each watch has completed its list, and lives.

@@ -189,7 +189,9 @@ async fn workers(
         }
         return parts.work(config, token.child_token()).await;
     };
-    let Some(leadership) = election.lead(readiness, token).await? else { return Ok(()) };
+    let Some(leadership) = election.lead(readiness, &parts.dispatch, token).await? else {
+        return Ok(());
+    };
     let working = token.child_token();
     let result = tokio::select! {
         biased;
@@ -226,7 +228,8 @@ impl Parts {
             queues.push(("pod_gc_ending", figures(&gc.ending)));
             queues.push(("pod_gc_tidying", figures(&gc.tidying)));
         }
-        let state = ClusterState::new(config.batching, settings.cloned());
+        let manages_all = config.settings.manage_all_jobs;
+        let state = ClusterState::new(config.batching, settings.cloned()).managing(manages_all);
         let backlog = clients.backlog.clone();
         let clock = identity.clock;
         let dispatch =
@@ -271,7 +274,14 @@ impl Parts {
         }
         let jobs = informers.clone().jobs(group.token(), readiness.jobs.clone());
         group.spawn("watch of jobs", endless(jobs));
-        let pods = informers.pods(group.token(), readiness.pods.clone());
+        let (listed, token) = (readiness.jobs.clone(), group.token());
+        let pods = informers.pods(token.clone(), readiness.pods.clone());
+        // Pods that are listed after the Jobs are as any Job counts them.
+        let pods = async move {
+            if token.run_until_cancelled(listed.wait()).await.is_some() {
+                pods.await;
+            }
+        };
         group.spawn("watch of pods", endless(pods));
     }
 

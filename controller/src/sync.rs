@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controller_core::job::{
-    MetricEvent, PodPlan, Progress, Settings, SideEffect, SkipReason, SyncInput, SyncResult,
+    MetricEvent, PodPlan, Progress, Settings, SideEffect, SkipReason, Step, SyncInput, SyncResult,
     plan_pods,
 };
 use controller_core::state::Snapshot;
 use controller_core::view::{Job, JobKey};
+use epilogue_common::outcome::Outcome;
 use epilogue_runtime::clock::Clock;
 use futures::stream::{FuturesUnordered, StreamExt as _};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::dispatch::Dispatch;
@@ -76,9 +78,11 @@ impl Syncer {
         let plan = plan_pods(&input);
         let (job, uid) = (&snapshot.job.key, &snapshot.job.uid);
         tracing::debug!(%job, %uid, %plan, "planned");
-        // A skipped plan is not checked: its input may be outdated. ([S1], [S5])
+        // A skipped plan is not checked: its input may be outdated. ([S1], [S5]) A check creates
+        // pods from the template.
         if let Some(check) = self.check
             && plan.skip.is_none()
+            && !snapshot.job.source.is_unkept()
             && let Err(problem) = check(&input)
         {
             tracing::error!(%job, %uid, problem, "the plan does not hold");
@@ -91,6 +95,7 @@ impl Syncer {
     /// and nothing of it is remembered.
     async fn carry_out(&self, snapshot: &Snapshot, plan: PodPlan) -> Option<SyncResult> {
         let mut progress = Progress::new(plan, &self.settings);
+        let whole = OnceCell::new();
         let mut unanswered = FuturesUnordered::new();
         loop {
             if self.dispatch.is_void(snapshot) {
@@ -101,9 +106,12 @@ impl Syncer {
             let at_once = Executor::at_once(progress.job(), progress.creates());
             while unanswered.len() < at_once {
                 let Some(call) = progress.next_call() else { break };
-                let job = Arc::clone(progress.job());
+                let (job, whole) = (Arc::clone(progress.job()), &whole);
                 unanswered.push(async move {
-                    let outcome = self.executor.execute(&job, &call.step).await;
+                    let outcome = match self.whole(job, &call.step, whole).await {
+                        Ok(job) => self.executor.execute(&job, &call.step).await,
+                        Err(failure) => Err(failure),
+                    };
                     (call, outcome)
                 });
             }
@@ -111,6 +119,23 @@ impl Syncer {
             progress.done(&call, outcome);
         }
         Some(progress.into_result())
+    }
+
+    /// The Job with all that a step repeats of it, which one read gives to all steps of a sync.
+    async fn whole(
+        &self,
+        job: Arc<Job>,
+        step: &Step,
+        whole: &OnceCell<Arc<Job>>,
+    ) -> Outcome<Arc<Job>> {
+        if !(step.repeats_source() && job.source.is_unkept()) {
+            return Ok(job);
+        }
+        let read = || {
+            self.metrics.template_read();
+            self.executor.whole_job(&job)
+        };
+        whole.get_or_try_init(read).await.cloned()
     }
 
     fn take_side_effects(&self, progress: &mut Progress) {
@@ -168,7 +193,7 @@ impl Syncer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use controller_core::view::WireJob;
+    use controller_core::view::{Source, Version, WireJob};
     use epilogue_runtime::lease::Identity;
     use epilogue_runtime::watch::WatchEvent;
     use http::{Request, Response};
@@ -217,6 +242,7 @@ mod tests {
                 let sent = request.into_body().collect_bytes().await.expect("must be there");
                 let sent: Value = serde_json::from_slice(&sent).unwrap_or_default();
                 let answer = match method.as_str() {
+                    "GET" => job(40, &json!({})),
                     "POST" => pod("new", new, "Pending"),
                     "PUT" => job(status, &sent["status"]),
                     _ => pod("old", patched, "Succeeded"),
@@ -280,6 +306,29 @@ mod tests {
             let (calls, rests) = synced(&old, versions).await;
             assert_eq!(calls, expected, "{versions:?}");
             assert_eq!(rests, expected != all, "{versions:?}");
+        }
+    }
+
+    /// The Job as it was planned is read once, for all pods and for the first status.
+    #[tokio::test]
+    async fn a_job_whose_template_is_not_kept_is_read_when_it_is_needed() {
+        let (syncer, calls) = syncer(&[pod("old", 45, "Succeeded")], (51, 52, 53));
+        let key = JobKey::new("default", "a");
+        let snapshot = syncer.dispatch.input(&key).expect("must be there");
+        let source = Source::Unkept { template_size: 100, has_labels: true };
+        for (version, first) in [(Version(39), "GET a"), (Version(40), "GET a")] {
+            calls.lock().clear();
+            let (source, known) = (source.clone(), Job::clone(&snapshot.job));
+            let job = Arc::new(Job { source, version, ..known });
+            let snapshot = Snapshot { job, ..snapshot.clone() };
+            let result = syncer.carry_out(&snapshot, syncer.plan(&snapshot)).await;
+            let result = result.expect("nothing is void").result;
+            let calls = calls.lock().clone();
+            assert_eq!(calls[0], first, "{calls:?}");
+            let is_planned = version == Version(40);
+            assert_eq!(result.is_ok(), is_planned, "{result:?}");
+            let rest = ["POST pods", "POST pods", "PUT status", "PATCH old", "PUT status"];
+            assert_eq!(calls[1..] == rest, is_planned, "{calls:?}");
         }
     }
 }

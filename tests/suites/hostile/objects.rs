@@ -56,6 +56,26 @@ fn many_pairs(bytes: usize) -> Value {
     Value::Object((0..bytes / 20).map(pair).collect::<Map<_, _>>())
 }
 
+/// The name of a Job of [`large_job`].
+pub(crate) fn large_name(number: usize) -> String {
+    format!("large-{number}")
+}
+
+/// A suspended Job with a template as large as the API stores it.
+pub(crate) fn large_job(number: usize) -> Object {
+    let container = json!([{"name": "main", "image": "none", "args": ["a".repeat(LARGE)]}]);
+    let large = job(&large_name(number)).spec("suspend", true).pod("containers", container);
+    of_job("a large Job", large)
+}
+
+/// A pod without owner that has 15,000 labels of its own.
+pub(crate) fn labelled_pod(number: usize) -> Object {
+    let Value::Object(mut labels) = many_pairs(KEYED) else { panic!("pairs make an object") };
+    labels.insert("number".to_owned(), number.to_string().into());
+    let metadata = json!({"labels": labels});
+    of_pod("a pod with labels", &format!("labelled-{number}"), &metadata, &json!({}))
+}
+
 pub(crate) fn all() -> Vec<Object> {
     [deep(), large(), numbers(), texts(), pods()].into_iter().flatten().collect()
 }

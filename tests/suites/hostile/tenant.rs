@@ -7,7 +7,7 @@ use http::Request;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use kube::api::{Api, PostParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use lab::bed::{JobState, SOON, job};
 use lab::control_plane::flags::QUIET_CONTROLLERS;
 use lab::controller::{Controller, Setup};
@@ -84,18 +84,27 @@ impl Stage {
 
     /// Unshared memory of the controller, in bytes.
     fn memory(&self) -> usize {
+        self.figure("RssAnon:")
+    }
+
+    /// The most memory that the controller had, in bytes.
+    fn peak(&self) -> usize {
+        self.figure("VmHWM:")
+    }
+
+    fn figure(&self, name: &str) -> usize {
         let path = format!("/proc/{}/status", self.controller.pid());
         let status = std::fs::read_to_string(path).expect("the controller runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
         let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).expect("a figure");
         kib.trim().parse::<usize>().expect("a number") * 1024
     }
 
-    /// Address of its admin server, from its log.
+    /// Address of its admin server, from its log. A restart gives it another one.
     fn address(&self) -> String {
         let log = std::fs::read_to_string(self.controller.log()).expect("the log");
-        let address = log.split("address=").nth(1).and_then(|rest| rest.split_whitespace().next());
-        address.expect("an address").to_owned()
+        let (_, last) = log.rsplit_once("address=").expect("an address");
+        last.split_whitespace().next().expect("an address").to_owned()
     }
 
     async fn stop(mut self) {
@@ -161,6 +170,58 @@ async fn nothing_that_a_tenant_creates_holds_up_another_or_costs_much_memory() {
     assert!(stored >= 40, "the API takes {stored} of them only");
     assert!(took[took.len() / 2] < TYPICAL_MAX, "Jobs alongside take {took:?}");
     stage.stop().await;
+}
+
+/// Suspended Jobs of 1.3 MB, and pods of 15,000 labels: what the controller keeps of them after a
+/// restart stays below the limit, others are served, and so is the tenant.
+async fn a_tenant_stores(jobs: usize, pods: usize, limit: usize) {
+    use futures::StreamExt as _;
+    let mut stage = Stage::start().await;
+    stage.probe().await;
+    let large = (0..jobs).map(objects::large_job);
+    let labelled = (0..pods).map(objects::labelled_pod);
+    let stored = large.chain(labelled).map(|object| {
+        let stage = &stage;
+        async move { stage.create(&object).await.expect("the API takes it") }
+    });
+    futures::stream::iter(stored).buffer_unordered(8).collect::<Vec<_>>().await;
+    stage.controller.kill_and_restart().await.expect("our controller");
+    for _ in 0..3 {
+        let took = stage.probe().await;
+        let (memory, peak) = (stage.memory() / MIB, stage.peak() / MIB);
+        println!("{jobs} Jobs and {pods} pods: {memory} MiB, peak {peak} MiB, {took:?}");
+        assert!(memory <= limit, "{memory} MiB, {limit} at most");
+        assert!(peak <= limit, "{peak} MiB at times, {limit} at most");
+    }
+    // The last ones have no place, and their templates are read when they are needed.
+    let client = stage.control_plane.admin_client().await.expect("a client");
+    let all: Api<Job> = Api::namespaced(client, stage.tenant.name());
+    let params = PatchParams::default();
+    for number in [0, jobs - 1] {
+        let name = objects::large_name(number);
+        let resumed = Patch::Merge(json!({"spec": {"suspend": false}}));
+        all.patch(&name, &params, &resumed).await.expect("the Job");
+        let state = async || JobState::of(&all.get(&name).await.expect("the Job"));
+        eventually(&format!("a pod of {name}"), SOON, state, |state| state.active == 1).await;
+    }
+    let text = get(&stage.address(), "/metrics").await.expect("figures");
+    let reads = text.lines().find(|line| line.starts_with("epilogue_job_template_reads_total"));
+    println!("{}", reads.unwrap_or_default());
+    let log = std::fs::read_to_string(stage.controller.log()).expect("the log");
+    assert!(log.contains("templates of Jobs exceed the memory of a namespace"), "it is said");
+    stage.stop().await;
+}
+
+/// The controller takes about 30 MiB without them, and what is stored is 130 + 20 MB.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_with_large_jobs_and_many_labels_takes_little_memory() {
+    Box::pin(a_tenant_stores(100, 60, 130)).await;
+}
+
+/// A gigabyte of Jobs and 7,500,000 labels.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rare_a_tenant_with_a_gigabyte_of_jobs_takes_little_memory() {
+    Box::pin(a_tenant_stores(800, 500, 400)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -166,6 +166,7 @@ mod tests {
     use crate::event_handlers::samples::{Jobs, finished, job, owned, pod};
     use crate::view::{Uid, Version};
     use serde_json::json;
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     fn running(name: &str) -> Job {
@@ -249,7 +250,8 @@ mod tests {
     fn a_pod_without_owner_is_offered_again_only_when_its_labels_change() {
         let old = stray(false);
         assert_eq!(run(PodChange::Updated(&old, &newer(&old))), Enqueues::default());
-        let labels = Arc::new([("job".to_owned(), "b".to_owned())].into());
+        let labels = BTreeMap::from([("job".to_owned(), "b".to_owned())]);
+        let labels = Arc::new(labels.into());
         let new = Pod { labels, ..newer(&old) };
         assert_eq!(run(PodChange::Updated(&old, &new)).queue, [batch("b", Change::Counters)]);
     }

@@ -9,6 +9,7 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use prost::Message;
 use prost::bytes::Bytes;
 use serde::Serialize;
+use serde::ser::Error as _;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
@@ -186,6 +187,9 @@ pub fn status_body(job: &Job, status: &JobStatus) -> Result<Body, serde_json::Er
         Source::Protobuf { metadata, status_unknown, .. } => {
             let message = status_message(metadata, status_unknown, status);
             return Ok(Body::protobuf("batch/v1", "Job", message));
+        }
+        Source::Unkept { .. } => {
+            return Err(serde_json::Error::custom("the Job is not read as it is stored"));
         }
     };
     let mut fields = unknown.clone();

@@ -53,18 +53,26 @@ struct Additions<'a> {
 
 /// Why no pod can be made from the template, if so. ([B8])
 pub(super) fn template_problem(job: &Job) -> Option<&'static str> {
-    let has_labels = match &job.source {
+    (!has_labels(&job.source))
+        .then_some("unable to create pods, no labels: set spec.template.metadata.labels of the Job")
+}
+
+/// Whether the template has labels.
+pub(crate) fn has_labels(source: &Source) -> bool {
+    match source {
         Source::Json { template, .. } => {
             let metadata = fields(&template.read(), "metadata");
             !fields(&metadata, "labels").is_empty()
         }
         Source::Protobuf { template, .. } => protobuf::has_labels(template),
-    };
-    (!has_labels)
-        .then_some("unable to create pods, no labels: set spec.template.metadata.labels of the Job")
+        Source::Unkept { has_labels, .. } => *has_labels,
+    }
 }
 
-/// The body of a create call for one pod. Unchanged parts are copied as they came, so that a large
+/// The body of a create call for one pod. The API refuses what is made without a template: its
+/// reader comes first.
+///
+/// Unchanged parts are copied as they came, so that a large
 /// template costs no more than its size.
 pub fn pod_body(job: &Job, draft: &PodDraft) -> Body {
     let additions = Additions::of(job, draft);
@@ -73,6 +81,7 @@ pub fn pod_body(job: &Job, draft: &PodDraft) -> Body {
         Source::Protobuf { template, .. } => {
             Body::protobuf("v1", "Pod", protobuf::pod_message(template, &additions))
         }
+        Source::Unkept { .. } => Body::Json(raw(&json!(null))),
     }
 }
 

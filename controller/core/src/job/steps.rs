@@ -193,6 +193,11 @@ pub struct SyncResult {
 }
 
 impl Step {
+    /// Whether its body repeats what the Job keeps for its writes.
+    pub fn repeats_source(&self) -> bool {
+        matches!(self, Self::Create(_) | Self::WriteStatus(_))
+    }
+
     /// The step that deletes this pod, or comes before its deletion.
     ///
     /// Where the finalizer must be gone first, the deletion names the version that has none.

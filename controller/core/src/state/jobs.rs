@@ -11,6 +11,7 @@ use super::event::{Entry, Now, Reaction};
 use super::late::Late;
 use super::pods::Pods;
 use super::relist::Relist;
+use super::templates::Templates;
 use crate::batching::{BatchInput, Batching, Change, LastSync, Load, Pressure};
 use crate::event_handlers::{
     Enqueue, JobChange, Lookup, PodChange, external_controller, is_relevant, job_changed,
@@ -31,9 +32,12 @@ pub(super) struct Jobs {
     memories: HashMap<Uid, Memory>,
     seen: Versions,
     list: Relist<JobKey>,
+    /// Whether a list of pods has begun.
+    pods_begun: bool,
     /// Jobs whose latest version could not be read.
     unreadable: HashSet<JobKey>,
     late: Late,
+    templates: Templates,
 }
 
 impl Jobs {
@@ -41,9 +45,26 @@ impl Jobs {
         Self { batching, ..Self::default() }
     }
 
-    /// How changes wait for others.
-    pub(super) fn batching(&self) -> Batching {
-        self.batching
+    /// Whether Jobs of upstream are ours.
+    pub(super) fn manage(&mut self, all: bool) {
+        self.templates.manage(all);
+    }
+
+    /// No Jobs, by the same settings.
+    pub(super) fn emptied(&self) -> Self {
+        Self { templates: self.templates.emptied(), ..Self::new(self.batching) }
+    }
+
+    /// A list of pods begins.
+    pub(super) fn pods_begin(&mut self) {
+        self.pods_begun = true;
+    }
+
+    /// The pods will be listed before the next sync.
+    pub(super) fn expect_pods(&mut self) {
+        for memory in self.memories.values_mut() {
+            memory.counted = None;
+        }
     }
 
     /// The Job of this key.
@@ -191,13 +212,20 @@ impl Jobs {
         if self.by_key.get(&job.key).is_some_and(|old| old.uid != job.uid) {
             self.lose(&job.key.clone(), pods, now, reaction);
         }
+        let known = self.by_key.get(&job.key).map(Arc::as_ref);
+        let (job, is_first) = self.templates.keep(known, job);
+        let (job, namespace) = (&job, &job.key.namespace);
+        reaction.template_budget = is_first.then(|| Arc::clone(namespace));
         let old = self.by_key.insert(job.key.clone(), Arc::clone(job));
-        // A finished Job needs no memory. ([S4], [Z4])
-        if job.is_finished() {
+        // A Job that is finished, or not ours, needs no memory. ([S4], [Z4])
+        if job.is_finished() || self.templates.is_foreign(job) {
             self.memories.remove(&job.uid);
         } else {
             let memory = self.memories.entry(job.uid.clone()).or_default();
-            memory.saw_job(old.as_deref(), job, now.time);
+            // A list of pods that begins later shows all that was counted before.
+            if old.is_some() || self.pods_begun || !self.list.is_open() {
+                memory.saw_job(old.as_deref(), job, now.time);
+            }
         }
         let change = match &old {
             Some(old) if old.version == job.version => return,
@@ -215,6 +243,7 @@ impl Jobs {
     fn lose(&mut self, key: &JobKey, pods: &Pods, now: &Now, reaction: &mut Reaction) {
         self.unreadable.remove(key);
         let Some(job) = self.by_key.remove(key) else { return };
+        self.templates.release(&job);
         self.memories.remove(&job.uid);
         self.last_syncs.remove(key);
         self.late.forget(key);

@@ -11,6 +11,7 @@ mod late;
 mod pods;
 mod relist;
 mod restored;
+mod templates;
 #[cfg(test)]
 mod tests;
 
@@ -55,6 +56,20 @@ impl ClusterState {
     /// An empty state. Without settings of pod GC, no event makes a check.
     pub fn new(batching: Batching, gc: Option<Settings>) -> Self {
         Self { jobs: Jobs::new(batching), gc: gc.map(Gc::new), ..Self::default() }
+    }
+
+    /// Tells whether Jobs of kube-controller-manager are ours. Of others' Jobs little is kept.
+    #[must_use]
+    pub fn managing(mut self, all: bool) -> Self {
+        self.jobs.manage(all);
+        self
+    }
+
+    /// A list of pods that is requested from now on is complete before the next sync. It shows the
+    /// pods as others have counted them until now, so no version is awaited for that: Jobs and pods
+    /// may be in different etcds, whose versions do not compare. ([Q7], [Z2])
+    pub fn expect_pods(&mut self) {
+        self.jobs.expect_pods();
     }
 
     /// Takes an event of the watch of pods as the API sends it.
@@ -306,6 +321,7 @@ impl ClusterState {
         match event {
             WatchEvent::ListBegins => {
                 self.pod_list.begin();
+                self.jobs.pods_begin();
                 Version::default()
             }
             WatchEvent::ListEnds(version) => {

@@ -12,7 +12,6 @@ use epilogue_common::watch_event::WatchEvent;
 
 use super::event::{Event, Now, Reaction};
 use super::gc::Gc;
-use super::jobs::Jobs;
 use super::{ClusterState, Pods, Relist};
 use crate::view::Version;
 
@@ -127,7 +126,7 @@ impl ClusterState {
         self.restores += 1;
         self.pods = Pods::default();
         self.pod_list = Relist::default();
-        self.jobs = Jobs::new(self.jobs.batching());
+        self.jobs = self.jobs.emptied();
         self.gc = self.gc.as_ref().map(|gc| Gc::new(gc.settings().clone()));
         let kinds = [Kind::Jobs, Kind::Pods].into_iter();
         let of_gc = self.gc.iter().flat_map(|_| [Kind::Nodes, Kind::Namespaces]);

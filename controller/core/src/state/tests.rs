@@ -183,6 +183,35 @@ fn a_stale_sync_comes_again_as_soon_as_the_watches_have_caught_up() {
     assert_eq!(caught_up, [at_once()], "in between, too");
 }
 
+/// Jobs and pods may be in different etcds, whose versions do not compare.
+#[test]
+fn what_was_counted_before_the_pods_were_listed_awaits_no_version_of_theirs() {
+    let counted = |count: i32| json!({"succeeded": count});
+    let awaited = |cluster: &Cluster| memory(cluster).awaited().pods;
+    let mut cluster = Cluster::default();
+    cluster.jobs(WatchEvent::ListBegins);
+    cluster.jobs(WatchEvent::Shown(job("uid-a", 1_000, &counted(1))));
+    cluster.jobs_end(1_000);
+    cluster.pods_begin();
+    cluster.pods_end(10);
+    assert_eq!(awaited(&cluster), Version(0), "the first lists");
+
+    cluster.jobs(WatchEvent::Shown(job("uid-a", 1_010, &counted(2))));
+    assert_eq!(awaited(&cluster), Version(1_010), "another process counts");
+    cluster.0.expect_pods();
+    assert_eq!(awaited(&cluster), Version(0), "as a leader lists them");
+    cluster.jobs(WatchEvent::Shown(job("uid-a", 1_020, &counted(3))));
+    assert_eq!(awaited(&cluster), Version(1_020), "while they are listed");
+
+    let mut cluster = Cluster::default();
+    cluster.pods_begin();
+    cluster.jobs(WatchEvent::ListBegins);
+    cluster.jobs(WatchEvent::Shown(job("uid-a", 1_000, &counted(1))));
+    cluster.jobs_end(1_000);
+    cluster.pods_end(10);
+    assert_eq!(awaited(&cluster), Version(1_000), "the pods may be older than the Job");
+}
+
 #[test]
 fn memory_ends_with_the_job_and_with_its_end() {
     let mut cluster = cluster();

@@ -1,18 +1,19 @@
 //! Keeps one copy of what many pods share.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
+use super::Labels;
 use super::pod::{Condition, Owner, Pod};
 
 /// Keeps one copy of each value that many pods share.
 #[derive(Clone, Debug, Default)]
 pub struct Interner {
     texts: HashSet<Arc<str>>,
-    pub(super) labels: HashSet<Arc<BTreeMap<String, String>>>,
+    pub(super) labels: HashSet<Arc<Labels>>,
     owners: HashSet<Arc<Owner>>,
     pub(super) conditions: HashSet<Arc<[Condition]>>,
 }
@@ -28,7 +29,7 @@ impl Interner {
 
     /// Leaves of a pod only what pod GC reads. Labels are often a pod's own.
     pub(crate) fn strip(&mut self, pod: &mut Pod) {
-        pod.labels = intern(&mut self.labels, BTreeMap::new());
+        pod.labels = intern(&mut self.labels, Labels::default());
         pod.index_label = None;
         pod.containers = Box::default();
     }

@@ -5,6 +5,7 @@ mod gc_facts;
 mod interner;
 mod job;
 mod json;
+mod labels;
 pub mod lenient;
 mod pod;
 mod pod_view;
@@ -20,6 +21,7 @@ pub use interner::Interner;
 pub use job::{CompletionMode, Job, JobKey, JobSpec, RestartPolicy};
 pub(crate) use json::{Fields, raw};
 pub use json::{Json, read};
+pub use labels::Labels;
 pub use pod::{
     Condition, Container, ContainerKind, Deletion, FailureCounts, Owner, Phase, Pod,
     ReadyCondition, Terminated, Tristate,

@@ -1,12 +1,11 @@
 //! Views a pod, reduced to what the rules of Jobs and of pod GC read. Under 1 KiB with its indexes.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use epilogue_common::names::COMPLETION_INDEX;
 use jiff::Timestamp;
 
-use super::{GcFacts, Selector, Uid, Version};
+use super::{GcFacts, Labels, Selector, Uid, Version};
 
 /// The slim view of one pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +19,7 @@ pub struct Pod {
     /// `metadata.name`.
     pub name: Arc<str>,
     /// `metadata.labels`, shared by pods with the same ones; without the completion index.
-    pub labels: Arc<BTreeMap<String, String>>,
+    pub labels: Arc<Labels>,
     /// The label with the completion index, kept apart so that `labels` can be shared.
     pub index_label: Option<Box<str>>,
     /// The owner reference with `controller: true`.
@@ -196,7 +195,7 @@ impl Pod {
     pub fn matches(&self, selector: &Selector) -> bool {
         selector.matches_by(|key| match key {
             COMPLETION_INDEX => self.index_label.as_deref(),
-            _ => self.labels.get(key).map(String::as_str),
+            _ => self.labels.get(key),
         })
     }
 

@@ -59,7 +59,7 @@ impl WirePod {
             version: Version::parse(metadata.resource_version.as_deref().unwrap_or_default()),
             namespace: interner.text(metadata.namespace.as_deref().unwrap_or_default()),
             name: metadata.name.unwrap_or_default().into(),
-            labels: intern(&mut interner.labels, labels),
+            labels: intern(&mut interner.labels, labels.into()),
             index_label,
             owner,
             created: metadata.creation_timestamp.map(|time| time.0),

@@ -27,6 +27,13 @@ pub enum Source {
         /// Unknown fields of `status`.
         status_unknown: Bytes,
     },
+    /// Not kept: a sync that writes reads it from the API first.
+    Unkept {
+        /// Size of the template in bytes.
+        template_size: usize,
+        /// Whether the template has labels.
+        has_labels: bool,
+    },
 }
 
 impl Source {
@@ -35,6 +42,12 @@ impl Source {
         match self {
             Self::Json { template, .. } => template.as_str().len(),
             Self::Protobuf { template, .. } => template.len(),
+            Self::Unkept { template_size, .. } => *template_size,
         }
+    }
+
+    /// Whether it has to be read before a write repeats it.
+    pub fn is_unkept(&self) -> bool {
+        matches!(self, Self::Unkept { .. })
     }
 }
