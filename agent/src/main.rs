@@ -21,10 +21,13 @@ fn main() -> ExitCode {
 }
 
 fn run_agent(args: RunArgs) -> ExitCode {
-    if let Err(error) = telemetry::init(args.log_format, &args.log_level) {
-        eprintln!("epilogue-agent: {error}");
-        return ExitCode::FAILURE;
-    }
+    let _log = match telemetry::init(args.log_format, &args.log_level) {
+        Ok(guard) => guard,
+        Err(error) => {
+            eprintln!("epilogue-agent: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     run_with(args.config(), |config| {
         run::run(config).map(|()| ExitCode::SUCCESS).or_else(|error| {
             tracing::error!(error = format!("{error:#}"), "ended");

@@ -9,10 +9,13 @@ use epilogue_runtime::telemetry;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if let Err(error) = telemetry::init(args.log_format(), args.log_level()) {
-        eprintln!("epilogue-controller: {error}");
-        return ExitCode::FAILURE;
-    }
+    let _log = match telemetry::init(args.log_format(), args.log_level()) {
+        Ok(guard) => guard,
+        Err(error) => {
+            eprintln!("epilogue-controller: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let config = match args.config() {
         Ok(config) => config,
         Err(error) => {

@@ -61,7 +61,9 @@ const CATCH_WITHIN: u64 = 10;
 fn show_log() {
     if let Ok(filter) = std::env::var("EPILOGUE_WORLD_LOG") {
         let filter = filter.parse().expect("must be a filter of the log");
-        telemetry::init(LogFormat::Text, &filter).expect("must be the first");
+        let log = telemetry::init(LogFormat::Text, &filter).expect("must be the first");
+        // The log lasts as long as the process.
+        std::mem::forget(log);
     }
 }
 

@@ -7,9 +7,12 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Gauge, IntGauge, IntGaugeVec, Opts, Registry};
 
-/// Registers the process's metrics and `epilogue_build_info`.
+use crate::telemetry;
+
+/// Registers the process's metrics, those of its log, and `epilogue_build_info`.
 pub fn register(registry: &Registry, version: &str, revision: &str) -> prometheus::Result<()> {
     registry.register(Box::new(ProcessCollector::new()?))?;
+    telemetry::register(registry)?;
     let info = IntGaugeVec::new(
         Opts::new("epilogue_build_info", "The build that runs; the value is always 1."),
         &["version", "revision"],

@@ -6,6 +6,8 @@ use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::telemetry;
+
 /// Why signals cannot be received.
 #[derive(Debug, Error)]
 pub enum SignalsError {
@@ -53,6 +55,7 @@ impl Signals {
             second = self.next() => second,
         };
         tracing::warn!(signal = name, "second signal received, exiting at once");
+        telemetry::flush();
         std::process::exit(status)
     }
 

@@ -1,9 +1,17 @@
 //! Logs to stderr, for machines or for people. Every line of both programs has the fields
-//! `timestamp`, `level`, `target` and `message`, followed by the event's own.
+//! `timestamp`, `level`, `target` and `message`, followed by the event's own. A log without
+//! a reader never holds up the program.
 
-use std::fmt;
+mod line_queue;
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::panic::{self, PanicHookInfo};
 use std::str::FromStr;
+use std::sync::LazyLock;
+use std::time::Duration;
+use std::{fmt, io, thread};
 
+use prometheus::Registry as Metrics;
 use thiserror::Error;
 use tracing::Subscriber;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -11,6 +19,16 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, Registry};
+
+use line_queue::{Entrance, LineQueue};
+
+/// How long the end of the process waits for the reader of the log.
+const END_MAX: Duration = Duration::from_secs(1);
+/// The same after a panic, with which a process may end at once.
+const PANIC_MAX: Duration = Duration::from_millis(100);
+
+/// The process has one stderr.
+static LINES: LazyLock<LineQueue> = LazyLock::new(LineQueue::new);
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
@@ -48,6 +66,20 @@ pub enum TelemetryError {
     /// The process already has a logger.
     #[error("logging is set up already")]
     Twice(#[source] tracing_subscriber::util::TryInitError),
+    /// The system gives no thread.
+    #[error("cannot start the thread that writes the log")]
+    Thread(#[source] io::Error),
+}
+
+/// Writes the last lines when it is dropped, at the end of the process.
+#[must_use]
+#[derive(Debug)]
+pub struct LogGuard(());
+
+impl Drop for LogGuard {
+    fn drop(&mut self) {
+        flush();
+    }
 }
 
 impl FromStr for LogFormat {
@@ -119,9 +151,54 @@ impl fmt::Display for LogFilter {
     }
 }
 
-/// Starts logging to stderr for the whole process. Call it once, at the start.
-pub fn init(format: LogFormat, filter: &LogFilter) -> Result<(), TelemetryError> {
-    subscriber(format, filter, std::io::stderr).try_init().map_err(TelemetryError::Twice)
+/// Starts logging to stderr for the whole process, panics included. Call it once, at the start,
+/// and keep the guard until the end.
+pub fn init(format: LogFormat, filter: &LogFilter) -> Result<LogGuard, TelemetryError> {
+    let entrance = || Entrance(&LINES);
+    subscriber(format, filter, entrance).try_init().map_err(TelemetryError::Twice)?;
+    let write = thread::Builder::new().name("log".to_owned()).spawn(write_lines);
+    write.map_err(TelemetryError::Thread)?;
+    panic::set_hook(Box::new(log_panic));
+    Ok(LogGuard(()))
+}
+
+/// Waits until the log is written, but not for a reader that stands still.
+pub fn flush() {
+    LINES.flush(END_MAX);
+}
+
+/// Registers the count of lines that stderr did not take.
+pub fn register(metrics: &Metrics) -> prometheus::Result<()> {
+    metrics.register(Box::new(LINES.dropped().clone()))
+}
+
+/// Writes lines as long as the process lives.
+fn write_lines() {
+    let (mut stderr, mut batch, mut logged) = (io::stderr(), Vec::new(), 0);
+    loop {
+        LINES.write_to(&mut stderr, &mut batch);
+        let dropped = LINES.dropped().get();
+        if dropped > logged {
+            let lines = dropped - logged;
+            tracing::warn!(lines, "lines of the log were dropped: stderr did not take them");
+            logged = dropped;
+        }
+    }
+}
+
+/// Logs a panic. The hook of the standard library would wait for the reader of stderr.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let backtrace = Backtrace::capture();
+    let backtrace =
+        (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
+    tracing::error!(
+        thread = thread::current().name(),
+        location = panic.location().map(tracing::field::display),
+        backtrace,
+        "panicked: {}",
+        panic.payload_as_str().unwrap_or("without a text")
+    );
+    LINES.flush(PANIC_MAX);
 }
 
 /// Builds the subscriber that writes the events that pass the filter.
@@ -152,10 +229,10 @@ mod tests {
     struct Page(Arc<Mutex<Vec<u8>>>);
 
     impl Write for Page {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().expect("must not be poisoned").write(bytes)
         }
-        fn flush(&mut self) -> std::io::Result<()> {
+        fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
     }
