@@ -226,7 +226,7 @@ impl Shared {
             tracing::info!(%address, "serving /metrics over HTTPS to bearers with the right");
         }
         if let Some(address) = admin.local_addr() {
-            tracing::info!(%address, "serving /livez, /readyz and /metrics");
+            tracing::info!(%address, "serving /livez, /readyz and, to the loopback, /metrics");
         }
         group.spawn("admin", admin.serve(group.token()));
         Ok(())

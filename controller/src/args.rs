@@ -7,7 +7,6 @@ use clap::{ArgAction, Parser};
 use controller_core::batching::Batching;
 use controller_core::job::Settings;
 use controller_core::workqueue::FailureDelay;
-use epilogue_runtime::admin::BindAddress;
 use epilogue_runtime::client::ClientOptions;
 use epilogue_runtime::lease::LeaseOptions;
 use epilogue_runtime::rate_limit::RateLimit;
@@ -17,6 +16,7 @@ use jiff::SignedDuration;
 
 use controller_core::go_duration::GoDuration;
 
+use crate::admin_args::{AdminArgs, AdminConfig};
 use crate::args_error::ArgsError;
 use crate::podgc::args::{PodGcArgs, PodGcConfig};
 
@@ -87,9 +87,8 @@ pub struct Args {
     /// Time between two attempts to acquire or renew the lease.
     #[arg(long, value_name = "DURATION", default_value = "2s")]
     leader_elect_retry_period: GoDuration,
-    /// Address that serves /livez, /readyz and /metrics; 0 disables it.
-    #[arg(long, value_name = "ADDRESS", default_value = ":8080")]
-    metrics_bind_address: BindAddress,
+    #[command(flatten)]
+    admin: AdminArgs,
     /// Maximum requests to the API server per second, next to a quarter as many for events and
     /// --pod-gc-qps; 0 leaves the limit to the server.
     #[arg(long, value_name = "QPS", default_value_t = 0.0)]
@@ -129,7 +128,7 @@ pub struct Config {
     pub(crate) api_backoff: FailureDelay,
     pub(crate) workers: usize,
     pub(crate) lease: Option<LeaseOptions>,
-    pub(crate) bind: BindAddress,
+    pub(crate) admin: AdminConfig,
     pub(crate) check_plans: bool,
     pub(crate) pod_gc: PodGcConfig,
     pub(crate) traces: Option<TraceOptions>,
@@ -179,7 +178,7 @@ impl Args {
             workers: self.concurrent_job_syncs,
             lease,
             namespace: self.namespace,
-            bind: self.metrics_bind_address,
+            admin: self.admin.config(),
             check_plans: self.check_plans,
             pod_gc: self.pod_gc.config()?,
             traces: TraceOptions::new(self.otlp_endpoint.as_deref(), self.trace_sample_ratio)?,
@@ -281,6 +280,9 @@ mod tests {
         assert_eq!(config.api_backoff, FailureDelay { base, max });
         assert_eq!((config.workers, config.client.rate_limit.bucket), (5, None));
         assert_eq!(config.lease.map(|lease| lease.name).as_deref(), Some("epilogue-controller"));
+        let AdminConfig { metrics, probes, scrapers, .. } = &config.admin;
+        let admin = [metrics, probes, scrapers].map(ToString::to_string);
+        assert_eq!(admin, ["127.0.0.1:8080", "0", "0"], "no port is open to other machines");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Holds the controller's shells: they watch the API, write to it, and read the clocks. A library
 //! so that tests start the whole controller on a model of the API; `main.rs` is the program.
 
+mod admin_args;
 pub mod args;
 mod args_error;
 mod dispatch;

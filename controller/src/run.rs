@@ -23,6 +23,7 @@ use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::admin_args::AdminConfig;
 use crate::args::Config;
 use crate::dispatch::Dispatch;
 use crate::election::{Election, release};
@@ -139,7 +140,8 @@ async fn lead(
     let tracer = Tracer::start(traces, service, &parts.registry, &mut base)?;
     parts.traces = Arc::new(Traces::new(tracer, parts.clock));
     let parts = &parts;
-    serve(config, parts, &readiness, &mut base).await?;
+    let reviews = environment.clients.lease.clone();
+    serve(config, parts, reviews, &readiness, &mut base).await?;
     let election = match &config.lease {
         Some(options) => Some(Election::begin(environment, options, &readiness).await?),
         None => None,
@@ -156,17 +158,27 @@ async fn lead(
     worked
 }
 
+/// Serves probes and metrics. `reviews` asks the API server about scrapers.
 async fn serve(
     config: &Config,
     parts: &Parts,
+    reviews: Client,
     readiness: &Readiness,
     group: &mut TaskGroup,
 ) -> anyhow::Result<()> {
     let live = Checks::new().with("ping", || Ok(()));
     let ready = readiness.checks(parts.pod_gc.is_some());
-    let admin = Admin::bind(&config.bind, live, ready, parts.registry.clone()).await?;
+    let AdminConfig { metrics, probes, scrapers, certificate } = &config.admin;
+    let admin = Admin::bind(metrics, live, ready, parts.registry.clone()).await?;
+    let admin = admin.probed(probes).await?.scraped(scrapers, certificate, reviews).await?;
     if let Some(address) = admin.local_addr() {
-        tracing::info!(%address, "serving /livez, /readyz and /metrics");
+        tracing::info!(%address, "serving /livez, /readyz and, to the loopback, /metrics");
+    }
+    if let Some(address) = admin.probe_addr() {
+        tracing::info!(%address, "serving /livez and /readyz");
+    }
+    if let Some(address) = admin.scrape_addr() {
+        tracing::info!(%address, "serving /metrics over HTTPS to bearers with the right");
     }
     group.spawn("admin", admin.serve(group.token()));
     Ok(())

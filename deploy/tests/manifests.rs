@@ -293,8 +293,10 @@ fn flows_hold_the_calls_of_both_accounts_and_no_others() {
 fn probes_ask_the_admin_server() {
     let container = &pod_spec()["containers"][0];
     let port = &container["ports"][0];
-    let address = flag("--metrics-bind-address");
+    let address = flag("--health-probe-bind-address");
     assert_eq!(address, format!(":{}", port["containerPort"]));
+    // Plain HTTP, without authentication.
+    assert!(flag("--metrics-bind-address").starts_with("127.0.0.1:"));
     let table =
         [("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")];
     for (probe, path) in table {

@@ -71,7 +71,12 @@ async fn an_overlay_changes_the_daemon_set_and_nothing_that_was_there() {
         let changed: Vec<String> =
             base.iter().filter(|it| !objects.contains(it)).map(named).collect();
         let of_agents = ["DaemonSet/epilogue-agents/epilogue-agent"];
-        let expected = if overlay == "opt-in" { &[][..] } else { &of_agents[..] };
+        let of_both = ["Deployment/epilogue-system/epilogue-controller", of_agents[0]];
+        let expected = match overlay {
+            "opt-in" => &[][..],
+            "scraping" => &of_both[..],
+            _ => &of_agents[..],
+        };
         assert_eq!(changed, expected, "{overlay}");
         let names: BTreeSet<String> = base.iter().map(named).collect();
         let added: BTreeSet<String> =
@@ -80,7 +85,10 @@ async fn an_overlay_changes_the_daemon_set_and_nothing_that_was_there() {
             "scraping" => &[
                 "ClusterRole//epilogue-agent-metrics-reader",
                 "ClusterRole//epilogue-agent-scraping",
+                "ClusterRole//epilogue-controller-metrics-reader",
+                "ClusterRole//epilogue-controller-scraping",
                 "ClusterRoleBinding//epilogue-agent-scraping",
+                "ClusterRoleBinding//epilogue-controller-scraping",
             ],
             "opt-in" => &[
                 "MutatingAdmissionPolicy//epilogue-jobs",

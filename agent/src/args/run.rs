@@ -68,8 +68,8 @@ pub struct RunArgs {
     runtime_endpoint: Option<String>,
     #[command(flatten)]
     kubelet: KubeletArgs,
-    /// Address at which the agent serves /livez, /readyz and /metrics; 0 for none. The agent is in
-    /// the host's network: on all addresses, everyone can read them.
+    /// Address at which the agent serves /livez, /readyz and, to the loopback alone, /metrics; 0
+    /// for none.
     #[arg(long, alias = "admin-address", value_name = "ADDRESS", default_value = "127.0.0.1:9465")]
     metrics_bind_address: BindAddress,
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! Serves `/livez`, `/readyz` and `/metrics` on one port. The server is read-only.
+//! Serves `/livez`, `/readyz` and `/metrics`, read-only. By plain HTTP metrics go to the loopback
+//! alone. Other machines read them by HTTPS, with a bearer that may.
 
 mod connections;
 mod review;
@@ -6,7 +7,7 @@ mod scrape;
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,6 +40,10 @@ const BEAT: Duration = Duration::from_secs(5);
 /// Scrapes within this time get the same page, because gathering takes locks that the work needs.
 const FIGURES_LAST: Duration = Duration::from_millis(100);
 
+/// The answer to a client of another machine.
+const NOT_HERE: &str = "/metrics is served here to the loopback only; other machines read it by \
+                        HTTPS, where --scrape-bind-address says";
+
 /// Where to listen (`--metrics-bind-address`): `:8080`, `host:port`, `[v6]:port`, or `0` for
 /// nowhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +68,9 @@ pub enum AdminError {
     /// Listening on the address failed.
     #[error("cannot listen on {0}; give another --metrics-bind-address, or 0 for none")]
     Listen(BindAddress, #[source] io::Error),
+    /// Listening on the address for probes failed.
+    #[error("cannot listen on {0}; give another --health-probe-bind-address, or 0 for none")]
+    ListenForProbes(BindAddress, #[source] io::Error),
     /// The server ended by itself.
     #[error("the admin server failed")]
     Serve(#[source] io::Error),
@@ -77,6 +85,7 @@ pub enum AdminError {
 /// A server that has bound its port and does not answer yet.
 pub struct Admin {
     listener: Option<TcpListener>,
+    probes: Option<TcpListener>,
     scrapers: Option<(TcpListener, Router, Acceptor)>,
     pages: Arc<Pages>,
     connections_max: usize,
@@ -140,17 +149,33 @@ impl Admin {
     ) -> Result<Self, AdminError> {
         let listener =
             listen(address).await.map_err(|source| AdminError::Listen(address.clone(), source))?;
+        let is_open = |bound: SocketAddr| !is_loopback(bound.ip());
+        if listener.as_ref().and_then(|it| it.local_addr().ok()).is_some_and(is_open) {
+            tracing::warn!(
+                metrics_bind_address = %address,
+                "{NOT_HERE}; 127.0.0.1 as the host of --metrics-bind-address ends this warning"
+            );
+        }
         let beat = Arc::new(Mutex::new(Instant::now()));
         let moves = Arc::clone(&beat);
         let live = live.with("runtime", move || moves_still(moves.lock().elapsed()));
         let pages = Arc::new(Pages { live, ready, registry, figures: Mutex::default() });
-        Ok(Self { listener, scrapers: None, pages, connections_max: CONNECTIONS_MAX, beat })
+        let (probes, scrapers, connections_max) = (None, None, CONNECTIONS_MAX);
+        Ok(Self { listener, probes, scrapers, pages, connections_max, beat })
     }
 
     /// Sets the maximum of open connections; one more closes the oldest.
     #[must_use]
     pub fn connections(self, connections_max: usize) -> Self {
         Self { connections_max, ..self }
+    }
+
+    /// Also serves `/livez` and `/readyz` at a port that has no metrics, for kubelets.
+    pub async fn probed(self, address: &BindAddress) -> Result<Self, AdminError> {
+        let listened = listen(address).await;
+        let probes =
+            listened.map_err(|source| AdminError::ListenForProbes(address.clone(), source))?;
+        Ok(Self { probes, ..self })
     }
 
     /// Also serves `/metrics` over the network: by HTTPS, to bearers that the API server allows.
@@ -174,6 +199,11 @@ impl Admin {
         self.scrapers.as_ref()?.0.local_addr().ok()
     }
 
+    /// The bound address for probes, if any.
+    pub fn probe_addr(&self) -> Option<SocketAddr> {
+        self.probes.as_ref()?.local_addr().ok()
+    }
+
     /// The bound address, if any.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.listener.as_ref()?.local_addr().ok()
@@ -182,21 +212,19 @@ impl Admin {
     /// Answers until `token` is cancelled.
     pub async fn serve(self, token: CancellationToken) -> Result<(), AdminError> {
         let max = self.connections_max;
-        let local = self.listener.map(|listener| Door {
-            listener,
-            router: pages(Arc::clone(&self.pages)),
-            tls: None,
-            max,
-        });
+        let probes = probes(Arc::clone(&self.pages));
+        let far = probes.clone().route("/metrics", get(no_metrics));
+        let near = probes.clone().route("/metrics", get(metrics).with_state(self.pages));
+        let door = |listener, near, far| Door { listener, near, far, tls: None, max };
+        let local = self.listener.map(|listener| door(listener, near, far));
+        let probes = self.probes.map(|listener| door(listener, probes.clone(), probes));
         let scrapers = self.scrapers.map(|(listener, router, tls)| Door {
-            listener,
-            router,
             tls: Some(tls),
-            max,
+            ..door(listener, router.clone(), router)
         });
         let serving = async {
             let each = |door| connections::serve(door, token.clone());
-            tokio::try_join!(each(local), each(scrapers)).map(|_| ())
+            tokio::try_join!(each(local), each(probes), each(scrapers)).map(|_| ())
         };
         let mut serving = std::pin::pin!(serving);
         loop {
@@ -210,12 +238,14 @@ impl Admin {
     }
 }
 
-fn pages(pages: Arc<Pages>) -> Router {
-    Router::new()
-        .route("/livez", get(livez))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .with_state(pages)
+/// The pages that anyone may read.
+fn probes(pages: Arc<Pages>) -> Router {
+    Router::new().route("/livez", get(livez)).route("/readyz", get(readyz)).with_state(pages)
+}
+
+/// Whether a client with this address is in the server's own network namespace.
+fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
 }
 
 fn moves_still(stands_for: Duration) -> Result<(), String> {
@@ -261,6 +291,11 @@ async fn metrics(State(pages): State<Arc<Pages>>) -> Response {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
+}
+
+/// A 403 would look like a missing right to clients behind the API server's proxy.
+async fn no_metrics() -> Response {
+    (StatusCode::NOT_FOUND, format!("{NOT_HERE}\n")).into_response()
 }
 
 impl Pages {
@@ -316,6 +351,14 @@ mod tests {
         assert!(error.contains("61 s"), "{error}");
     }
 
+    #[test]
+    fn only_the_loopback_is_near() {
+        let near = ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"];
+        let far = ["10.0.0.1", "0.0.0.0", "::", "::ffff:10.0.0.1", "fe80::1", "2001:db8::1"];
+        let is_near = |text: &&str| is_loopback(text.parse().expect("an address"));
+        assert!(near.iter().all(is_near) && !far.iter().any(is_near));
+    }
+
     #[tokio::test]
     async fn a_taken_port_names_the_flag_and_the_remedy() {
         let first = TcpListener::bind("127.0.0.1:0").await.expect("must listen");
@@ -325,5 +368,8 @@ mod tests {
         let error = bound.expect_err("must be taken");
         assert!(error.to_string().contains("--metrics-bind-address"), "{error}");
         assert!(error.source().is_some());
+        let off = Admin::bind(&BindAddress::Off, Checks::new(), Checks::new(), Registry::new());
+        let error = off.await.expect("no port").probed(&address).await.expect_err("must be taken");
+        assert!(error.to_string().contains("--health-probe-bind-address"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! Tests the admin server over a real socket.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use epilogue_runtime::admin::{Admin, BindAddress};
@@ -50,6 +50,46 @@ async fn the_three_pages_are_served_until_the_token_is_cancelled() {
     token.cancel();
     server.await.expect("must not panic").expect("must end well");
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+/// An address of this machine that is not on the loopback. Nothing is sent.
+fn own_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
+#[tokio::test]
+async fn metrics_go_by_plain_http_to_the_loopback_alone() {
+    let registry = Registry::new();
+    process::register(&registry, "0.1.0", "test").expect("must register");
+    let live = Checks::new().with("ping", || Ok(()));
+    let all: BindAddress = "0.0.0.0:0".parse().expect("must parse");
+    let admin = Admin::bind(&all, live, Checks::new(), registry).await.expect("must listen");
+    let admin = admin.probed(&all).await.expect("must listen");
+    let [open, probes] = [admin.local_addr(), admin.probe_addr()].map(|it| it.expect("a port"));
+    let token = CancellationToken::new();
+    let server = tokio::spawn(admin.serve(token.clone()));
+    let near = IpAddr::from([127, 0, 0, 1]);
+    let at = |ip: IpAddr, port: SocketAddr| SocketAddr::new(ip, port.port());
+
+    assert_eq!(fetch(at(near, open), "/metrics").await.0, 200);
+    // The port of probes has no metrics for anyone.
+    for (path, expected) in [("/livez", 200), ("/readyz", 200), ("/metrics", 404)] {
+        assert_eq!(fetch(at(near, probes), path).await.0, expected, "{path}");
+    }
+    // A machine without a network has no other clients.
+    if let Some(far) = own_address() {
+        let (status, text) = fetch(at(far, open), "/metrics").await;
+        assert_eq!(status, 404, "{text}");
+        assert!(text.contains("--scrape-bind-address"), "{text}");
+        for (path, expected) in [("/livez", 200), ("/readyz", 200)] {
+            assert_eq!(fetch(at(far, open), path).await.0, expected, "{path}");
+            assert_eq!(fetch(at(far, probes), path).await.0, expected, "{path}");
+        }
+    }
+    token.cancel();
+    server.await.expect("must not panic").expect("must end well");
 }
 
 #[tokio::test]

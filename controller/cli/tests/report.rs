@@ -166,7 +166,7 @@ fn counters_come_through_the_proxy_where_rights_allow_it() {
     let expected =
         "epilogue_pod_gc_would_have_total{action=\"orphaned\"}: 3 since the start (processes: 1)";
     assert!(shown.contains(expected), "{shown}");
-    assert!(shown.contains("on the loopback of their nodes only: 1;"), "{shown}");
+    assert!(shown.contains("on their loopback only: 1;"), "{shown}");
     assert!(shown.contains("Epilogue runs (agents: 0, controllers: 2)."), "{shown}");
     let refused = api(base.into_iter().collect());
     let shown = text(&run(&["--kubeconfig", &refused]));

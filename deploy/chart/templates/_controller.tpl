@@ -14,6 +14,9 @@
 {{- else if ne $controller.podGC "alongside" -}}
 {{- $flags = append $flags (print "--pod-gc=" $controller.podGC) -}}
 {{- end -}}
+{{- if .root.Values.scraping.enabled -}}
+{{- $flags = append $flags "--scrape-bind-address=:9466" -}}
+{{- end -}}
 {{- dict "flags" (concat $flags $controller.extraArgs) | toYaml -}}
 {{- end -}}
 
@@ -27,5 +30,9 @@
 {{- $_ := set $deployment.spec "replicas" .Values.controller.replicas -}}
 {{- $input := dict "root" . "base" $container.args -}}
 {{- $_ := set $container "args" (include "epilogue.controllerFlags" $input | fromYaml).flags -}}
+{{- if .Values.scraping.enabled -}}
+{{- $port := dict "name" "metrics" "containerPort" 9466 "protocol" "TCP" -}}
+{{- $_ := set $container "ports" (append $container.ports $port) -}}
+{{- end -}}
 {{- include "epilogue.object" (dict "root" . "object" $deployment) -}}
 {{- end -}}

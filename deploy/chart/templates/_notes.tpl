@@ -25,12 +25,12 @@
 - Pod GC: controller.podGC is off; kube-controller-manager's acts alone.
 {{- end }}
 {{- end }}
-{{- if and $agent.enabled (not .Values.scraping.enabled) }}
-- Metrics of agents over the network: scraping.enabled is false.
+{{- if not .Values.scraping.enabled }}
+- Metrics over the network: scraping.enabled is false.
 {{- end }}
 {{- if not .Values.alerts.enabled }}
 - Alerts: alerts.enabled is false.
-{{- else if and $agent.enabled (not .Values.scraping.enabled) }}
-- Alerts on agents, because nothing can scrape them.
+{{- else if not .Values.scraping.enabled }}
+- Alerts on both programs, because nothing can scrape them.
 {{- end }}
 {{- end -}}

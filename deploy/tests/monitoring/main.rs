@@ -319,7 +319,7 @@ fn promtool_accepts_the_rules_and_their_unit_tests() {
 fn what_is_scraped_is_what_the_manifests_offer() {
     let file = documents(&directory().join("scrape.yaml")).expect("must be readable").remove(0);
     let workloads = [
-        ("epilogue-controller", "controller/deployment.yaml", "epilogue-system"),
+        ("epilogue-controller", "../components/scraping/deployment.yaml", "epilogue-system"),
         ("epilogue-agent", "../components/scraping/daemon-set.yaml", "epilogue-agents"),
     ];
     for (name, path, namespace) in workloads {

@@ -44,7 +44,7 @@ async fn the_alerts_are_those_of_the_kustomize_component() {
 #[tokio::test]
 async fn no_alert_asks_for_a_program_that_nothing_scrapes() {
     let table: [(Value, &[&str], &str); 4] = [
-        (json!({}), &["epilogue-controller", "epilogue"], "epilogue-system"),
+        (json!({}), &["epilogue"], "epilogue-system"),
         (
             json!({"scraping": {"enabled": true}, "agent": {"leave": true}}),
             &["epilogue-controller", "epilogue"],

@@ -43,12 +43,16 @@ async fn notes_say_what_is_off_and_which_value_turns_it_on() {
         ),
         (
             json!({"mode": "enforce", "agent": {"enabled": false}, "controller": {"podGC": "off"}}),
-            &["Agents: agent.enabled is false", "Pod GC: controller.podGC is off"],
-            &["agent.pressure", "scraping.enabled"],
+            &[
+                "Agents: agent.enabled is false",
+                "Pod GC: controller.podGC is off",
+                "scraping.enabled",
+            ],
+            &["agent.pressure"],
         ),
         (
             json!({"controller": {"enabled": false}, "alerts": {"enabled": true}}),
-            &["controller.enabled is false", "Alerts on agents"],
+            &["controller.enabled is false", "Alerts on both programs"],
             &["manageAllJobs", "Pod GC fails", "alerts.enabled"],
         ),
         (all, &["- Nothing."], &["is false", "agent."]),

@@ -169,9 +169,10 @@ async fn each_switch_adds_or_removes_its_objects_and_no_others() {
             ],
             &[],
         ),
-        ("service", &["Service/epilogue-system/epilogue-controller"], &[]),
         ("networkPolicy", &["NetworkPolicy/epilogue-system/epilogue-controller"], &[]),
-        ("podMonitor", &["PodMonitor/epilogue-system/epilogue-controller"], &[]),
+        // Without scraping there is nothing that they could ask.
+        ("service", &[], &[]),
+        ("podMonitor", &[], &[]),
         ("alerts", &["PrometheusRule/epilogue-system/epilogue"], &[]),
         (
             "dashboards",
@@ -187,7 +188,10 @@ async fn each_switch_adds_or_removes_its_objects_and_no_others() {
             &[
                 "ClusterRole//epilogue-agent-metrics-reader",
                 "ClusterRole//epilogue-agent-scraping",
+                "ClusterRole//epilogue-controller-metrics-reader",
+                "ClusterRole//epilogue-controller-scraping",
                 "ClusterRoleBinding//epilogue-agent-scraping",
+                "ClusterRoleBinding//epilogue-controller-scraping",
             ],
             &[],
         ),
@@ -238,7 +242,7 @@ async fn monitoring_names_ports_that_the_pods_have() {
         ports.map(|port| port["name"].as_str().expect("a name").to_owned()).collect()
     };
     assert!(ports(AGENT).contains(&"metrics".to_owned()));
-    assert!(ports(CONTROLLER).contains(&"admin".to_owned()));
+    assert!(ports(CONTROLLER).contains(&"metrics".to_owned()));
     let agent = the(&objects, "PodMonitor/epilogue-agents/epilogue-agent");
     let endpoint = &agent["spec"]["podMetricsEndpoints"][0];
     assert_eq!((&endpoint["port"], &endpoint["scheme"]), (&json!("metrics"), &json!("https")));
@@ -246,14 +250,20 @@ async fn monitoring_names_ports_that_the_pods_have() {
     assert_eq!(endpoint["authorization"]["credentials"], secret);
     assert_eq!(agent["metadata"]["labels"]["release"], "prom");
     let controller = the(&objects, "PodMonitor/epilogue-system/epilogue-controller");
-    let endpoint = json!([{"port": "admin", "interval": "30s"}]);
+    let endpoint = json!([{
+        "port": "metrics", "scheme": "https", "interval": "30s",
+        "tlsConfig": {"insecureSkipVerify": true}, "authorization": {"credentials": secret},
+    }]);
     assert_eq!(controller["spec"]["podMetricsEndpoints"], endpoint);
     let service = the(&objects, "Service/epilogue-system/epilogue-controller");
-    assert_eq!(service["spec"]["ports"][0]["targetPort"], "admin");
+    assert_eq!(service["spec"]["ports"][0]["targetPort"], "metrics");
     let policy = the(&objects, "NetworkPolicy/epilogue-system/epilogue-controller");
-    let ingress = json!([{"ports": [{"port": "admin", "protocol": "TCP"}],
+    let ingress = json!([{"ports": [{"port": "metrics", "protocol": "TCP"}],
                           "from": [{"podSelector": {}}]}]);
     assert_eq!(policy["spec"]["ingress"], ingress);
+    let closed = rendered(&json!({"networkPolicy": {"enabled": true}})).await;
+    let policy = the(&closed, "NetworkPolicy/epilogue-system/epilogue-controller");
+    assert_eq!(policy["spec"]["ingress"], json!([]), "without scraping it has no clients");
 }
 
 #[tokio::test]

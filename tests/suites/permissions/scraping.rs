@@ -1,5 +1,5 @@
-//! Tests scraping of agents over the network, which the API server authorises. The rights are those
-//! of the component `deploy/kustomize/components/scraping`, not an administrator's.
+//! Tests scraping of both programs over the network, which the API server authorises. The rights are
+//! those of the component `deploy/kustomize/components/scraping`, not an administrator's.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use epilogue_runtime::admin::{Admin, BindAddress, Certificate};
 use epilogue_runtime::health::Checks;
 use http::Request;
 use kube::{Client, Config};
-use lab::install::apply_object;
+use lab::install::{CONTROLLER, NAMESPACE, apply_object};
 use lab::paths::workspace_root;
 use lab::{Cluster, eventually};
 use prometheus::{IntCounter, Registry};
@@ -24,7 +24,7 @@ const SOON: Duration = Duration::from_mins(1);
 /// What a scraper with this token gets.
 async fn scraped(address: SocketAddr, token: &str) -> Result<String, u16> {
     let mut config = Config::new(format!("https://{address}").parse().expect("a URL"));
-    // The agent signs its certificate itself.
+    // The program signs its certificate itself.
     config.accept_invalid_certs = true;
     config.auth_info.token = Some(token.to_owned().into());
     let client = Client::try_from(config).expect("a client");
@@ -48,8 +48,24 @@ async fn account(world: &World, cluster: &Cluster, name: &str) -> String {
 #[tokio::test]
 async fn only_accounts_that_rbac_allows_scrape_an_agent() {
     let world = World::start(Token::OfPod).await;
+    let agent = world.agent.clone();
+    assert_scraped(world, agent, "rbac.yaml", "epilogue-agent-metrics-reader").await;
+}
+
+#[tokio::test]
+async fn only_accounts_that_rbac_allows_scrape_the_controller() {
+    let world = World::start(Token::OfPod).await;
     let cluster = Cluster::of_tests("permissions").expect("the suite's cluster");
-    let component = workspace_root().join("deploy/kustomize/components/scraping/rbac.yaml");
+    let controller = cluster.service_account_client(NAMESPACE, CONTROLLER).await;
+    let controller = controller.expect("the controller's client");
+    let role = "epilogue-controller-metrics-reader";
+    assert_scraped(world, controller, "controller-rbac.yaml", role).await;
+}
+
+/// A program with this client and the rights of this file lets in whom the role allows.
+async fn assert_scraped(world: World, program: Client, rights: &str, role: &str) {
+    let cluster = Cluster::of_tests("permissions").expect("the suite's cluster");
+    let component = workspace_root().join("deploy/kustomize/components/scraping").join(rights);
     for object in documents(&component).expect("the rights") {
         apply_object(&world.admin, &object).await.expect("the rights");
     }
@@ -61,8 +77,7 @@ async fn only_accounts_that_rbac_allows_scrape_an_agent() {
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
         "metadata": {"name": name},
         "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
-            "name": "epilogue-agent-metrics-reader",
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role,
         },
         "subjects": [
             {"kind": "ServiceAccount", "name": "scraper", "namespace": world.namespace()},
@@ -75,8 +90,7 @@ async fn only_accounts_that_rbac_allows_scrape_an_agent() {
     registry.register(Box::new(figure)).expect("registered");
     let admin = Admin::bind(&BindAddress::Off, Checks::new(), Checks::new(), registry).await;
     let address: BindAddress = "127.0.0.1:0".parse().expect("an address");
-    let agent = world.agent.clone();
-    let admin = admin.expect("no port").scraped(&address, &Certificate::SelfSigned, agent).await;
+    let admin = admin.expect("no port").scraped(&address, &Certificate::SelfSigned, program).await;
     let admin = admin.expect("must listen");
     let address = admin.scrape_addr().expect("an address");
     let token = CancellationToken::new();

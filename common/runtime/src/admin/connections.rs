@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use super::is_loopback;
 use super::scrape::Acceptor;
 
 /// How long a client may take to send the head of its request.
@@ -36,7 +37,10 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// A listener, and what answers its connections.
 pub(super) struct Door {
     pub(super) listener: TcpListener,
-    pub(super) router: Router,
+    /// Answers clients on the loopback.
+    pub(super) near: Router,
+    /// Answers all others.
+    pub(super) far: Router,
     pub(super) tls: Option<Acceptor>,
     /// Maximum of open connections.
     pub(super) max: usize,
@@ -45,7 +49,7 @@ pub(super) struct Door {
 /// Answers on a thread of its own until `token` is cancelled. At most `max` connections are open;
 /// one more closes the oldest, so that slow clients do not block others.
 pub(super) async fn serve(door: Option<Door>, token: CancellationToken) -> io::Result<()> {
-    let Some(Door { listener, router, tls, max }) = door else {
+    let Some(Door { listener, near, far, tls, max }) = door else {
         token.cancelled().await;
         return Ok(());
     };
@@ -56,7 +60,7 @@ pub(super) async fn serve(door: Option<Door>, token: CancellationToken) -> io::R
         let result = runtime.and_then(|runtime| {
             runtime.block_on(async {
                 let listener = TcpListener::from_std(listener)?;
-                accept(Door { listener, router, tls, max }, &token).await;
+                accept(Door { listener, near, far, tls, max }, &token).await;
                 Ok(())
             })
         });
@@ -68,7 +72,7 @@ pub(super) async fn serve(door: Option<Door>, token: CancellationToken) -> io::R
 }
 
 async fn accept(door: Door, token: &CancellationToken) {
-    let Door { listener, router, tls, max } = door;
+    let Door { listener, near, far, tls, max } = door;
     let mut open: JoinSet<()> = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     let mut window = Window { began: Instant::now(), accepted: 0 };
@@ -78,10 +82,11 @@ async fn accept(door: Door, token: &CancellationToken) {
             Some(_) = open.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, peer)) = accepted else {
             sleep(ACCEPT_AGAIN).await;
             continue;
         };
+        let router = if is_loopback(peer.ip()) { &near } else { &far };
         oldest_first.retain(|connection| !connection.is_finished());
         if oldest_first.len() >= max
             && let Some(oldest) = oldest_first.pop_front()

@@ -38,8 +38,8 @@ pub(super) async fn read(client: &kube::Client, objects: &[Value]) -> Metrics {
         pods.into_iter().partition(|pod| address(pod) != Address::Unreachable);
     if !closed.is_empty() {
         metrics.leave_out(format!(
-            "pods that serve them on the loopback of their nodes only: {}; Prometheus has those of \
-             agents, if it scrapes --scrape-bind-address",
+            "pods that serve them on their loopback only: {}; Prometheus has them, if it scrapes \
+             --scrape-bind-address",
             closed.len()
         ));
     }
