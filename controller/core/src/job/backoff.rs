@@ -80,19 +80,16 @@ pub(super) fn remaining(
 
 /// The base, doubled for each failure after the first, up to the maximum.
 fn delay(failures: u32, settings: &Settings) -> SignedDuration {
-    if failures == 0 {
-        return SignedDuration::ZERO;
-    }
+    let Some(doublings) = failures.checked_sub(1) else { return SignedDuration::ZERO };
     let base = settings.default_job_pod_failure_backoff;
     let max = settings.max_job_pod_failure_backoff;
-    let mut delay = base;
-    for _ in 1..failures {
-        if delay >= max {
-            break;
-        }
-        delay = delay.checked_mul(2).unwrap_or(max).min(max);
+    // More doublings than bits: only a base of zero then stays below the maximum.
+    let doublings = doublings.min(i128::BITS - 1);
+    if base <= max && base.as_nanos() <= max.as_nanos() >> doublings {
+        SignedDuration::from_nanos_i128(base.as_nanos() << doublings)
+    } else {
+        max.max(base)
     }
-    delay
 }
 
 // Applies `spec.backoffLimitPerIndex`: finds failed indexes, and failed pods that wait for their
@@ -242,6 +239,29 @@ mod tests {
         let settings = Settings::default();
         let delays: Vec<i64> = (0..9).map(|n| delay(n, &settings).as_secs()).collect();
         assert_eq!(delays, [0, 10, 20, 40, 80, 160, 320, 600, 600]);
+    }
+
+    /// A tenant may write the count into an annotation.
+    #[test]
+    fn a_delay_of_any_count_of_failures_is_found_at_once() {
+        let of = |base, max| Settings {
+            default_job_pod_failure_backoff: base,
+            max_job_pod_failure_backoff: max,
+            ..Settings::default()
+        };
+        let (zero, longest) = (SignedDuration::ZERO, SignedDuration::MAX);
+        let nano = SignedDuration::from_nanos(1);
+        for (base, max, counts) in [
+            (zero, SignedDuration::from_mins(10), [(1, zero), (2, zero), (u32::MAX, zero)]),
+            (zero, zero, [(1, zero), (2, zero), (u32::MAX, zero)]),
+            (nano, longest, [(1, nano), (3, nano * 4), (u32::MAX, longest)]),
+            (longest, longest, [(1, longest), (2, longest), (u32::MAX, longest)]),
+        ] {
+            for (failures, expected) in counts {
+                let found = delay(failures, &of(base, max));
+                assert_eq!(found, expected, "{failures} failures from {base:?} up to {max:?}");
+            }
+        }
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use epilogue_common::names::COMPLETION_INDEX;
 use jiff::Timestamp;
 
-use super::{GcFacts, Labels, Selector, Uid, Version};
+use super::selector::Labels;
+use super::{GcFacts, Selector, Uid, Version};
 
 /// The slim view of one pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -193,10 +194,7 @@ impl Pod {
 
     /// Whether a selector matches the pod's labels.
     pub fn matches(&self, selector: &Selector) -> bool {
-        selector.matches_by(|key| match key {
-            COMPLETION_INDEX => self.index_label.as_deref(),
-            _ => self.labels.get(key),
-        })
+        selector.matches_in(self)
     }
 
     /// Whether a condition of this type is True.
@@ -254,6 +252,24 @@ impl Pod {
             latest = latest.max(Some(finished));
         }
         latest.filter(|_| regular_seen)
+    }
+}
+
+impl Labels for Pod {
+    fn count(&self) -> usize {
+        self.labels.len() + usize::from(self.index_label.is_some())
+    }
+
+    fn value(&self, key: &str) -> Option<&str> {
+        match key {
+            COMPLETION_INDEX => self.index_label.as_deref(),
+            _ => self.labels.get(key).map(String::as_str),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = (&str, &str)> {
+        let index = self.index_label.as_deref().map(|value| (COMPLETION_INDEX, value));
+        self.labels.all().chain(index)
     }
 }
 

@@ -1,8 +1,11 @@
-//! Reads a label selector straight into the form that matches: one with a hundred thousand values
-//! takes no more space than its text.
+//! Reads a label selector straight into the form that matches.
+//!
+//! A tenant may write a hundred thousand values, requirements or labels. So a selector takes little
+//! more space than its text, and a match is a search for what either side has less of.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -13,12 +16,53 @@ const END: char = '\0';
 /// `metav1.LabelSelector`, ready to match. The default is the absent selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
+    /// One for each key: those that need the label, then the others, both by key.
     requirements: Option<Box<[Requirement]>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+/// All that the selector says of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Requirement {
+    key: Box<str>,
+    rule: Rule,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Rule {
+    /// The label is there and has one of these values.
+    In(Values),
+    /// The label is not there, or has none of these values.
+    NotIn(Values),
+    /// The label is there and has none of these values.
+    Exists(Values),
+    /// The label is not there.
+    Absent,
+    /// The label is there and is not: two requirements contradict each other.
+    Never,
+}
+
+/// Different values in their order, one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Values {
+    text: Box<str>,
+    /// Where the second value begins, and each one after it.
+    starts: Box<[u32]>,
+}
+
+/// Labels in which a selector searches.
+pub(super) trait Labels {
+    /// How many there are.
+    fn count(&self) -> usize;
+    /// The value of one.
+    fn value(&self, key: &str) -> Option<&str>;
+    /// All of them.
+    fn all(&self) -> impl Iterator<Item = (&str, &str)>;
+}
+
+/// A requirement as the API has it.
+#[derive(Deserialize)]
+#[serde(default)]
+struct WireRequirement {
     key: Box<str>,
     operator: Operator,
     values: Values,
@@ -34,32 +78,50 @@ enum Operator {
     Unknown,
 }
 
-/// Values, one after the other.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Values(Box<str>);
-
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Wire {
-    match_labels: Option<Labels>,
-    match_expressions: Option<Vec<Requirement>>,
+    match_labels: Option<WireLabels>,
+    match_expressions: Option<Vec<WireRequirement>>,
 }
 
 /// Labels that must have one value each.
-struct Labels(Vec<Requirement>);
+struct WireLabels(Vec<WireRequirement>);
 
 impl Selector {
     /// Whether the labels match. An absent selector matches nothing; an empty one matches
     /// everything.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.matches_by(|key| labels.get(key).map(String::as_str))
+        self.matches_in(labels)
     }
 
-    /// Whether the labels that `value` finds match.
-    pub fn matches_by<'a>(&self, value: impl Fn(&str) -> Option<&'a str>) -> bool {
-        self.requirements
-            .as_ref()
-            .is_some_and(|all| all.iter().all(|each| each.holds(value(&each.key))))
+    /// Whether the labels match.
+    pub(super) fn matches_in(&self, labels: &impl Labels) -> bool {
+        let Some(all) = self.requirements.as_deref() else { return false };
+        if all.len() <= labels.count() {
+            return all.iter().all(|each| each.rule.holds(labels.value(&each.key)));
+        }
+        let needed = all.partition_point(|each| each.rule.needs_label());
+        let (there, others) = all.split_at(needed);
+        let find = |part: &'_ [Requirement], key: &str| {
+            part.binary_search_by(|each| each.key.as_ref().cmp(key)).ok()
+        };
+        let mut found = 0;
+        for (key, value) in labels.all() {
+            let place = find(there, key);
+            found += usize::from(place.is_some());
+            let each = match place {
+                Some(place) => &there[place],
+                None => match find(others, key) {
+                    Some(place) => &others[place],
+                    None => continue,
+                },
+            };
+            if !each.rule.holds(Some(value)) {
+                return false;
+            }
+        }
+        found == needed
     }
 }
 
@@ -77,19 +139,75 @@ impl Selector {
         labels: BTreeMap<String, String>,
         expressions: impl Iterator<Item = (String, String, V)>,
     ) -> Self {
-        let labels = labels.into_iter().map(|(key, value)| Requirement::label(key.into(), &value));
+        let labels =
+            labels.into_iter().map(|(key, value)| WireRequirement::label(key.into(), &value));
         let expressions = expressions.map(|(key, operator, values)| {
             let operator = Operator::parse(&operator);
-            Requirement { key: key.into(), operator, values: values.collect() }
+            WireRequirement { key: key.into(), operator, values: values.collect() }
         });
         Self::all(labels.chain(expressions).collect())
     }
 
     /// An unknown operator makes a selector that matches nothing: to claim no pod is the mistake
     /// that can be repaired.
-    fn all(requirements: Vec<Requirement>) -> Self {
-        let known = requirements.iter().all(|each| each.operator != Operator::Unknown);
-        Self { requirements: known.then(|| requirements.into_boxed_slice()) }
+    fn all(mut wire: Vec<WireRequirement>) -> Self {
+        if wire.iter().any(|each| each.operator == Operator::Unknown) {
+            return Self::default();
+        }
+        wire.sort_by(|left, right| left.key.cmp(&right.key));
+        let mut all: Vec<Requirement> = Vec::with_capacity(wire.len());
+        let mut wire = wire.into_iter().peekable();
+        while let Some(first) = wire.next() {
+            let mut said = Said::default();
+            let key = first.key;
+            said.add(first.operator, first.values);
+            while let Some(next) = wire.next_if(|next| next.key == key) {
+                said.add(next.operator, next.values);
+            }
+            all.push(Requirement { key, rule: said.rule() });
+        }
+        // Stable: within both parts they stay in the order of their keys.
+        all.sort_by_key(|each| !each.rule.needs_label());
+        Self { requirements: Some(all.into_boxed_slice()) }
+    }
+}
+
+/// What the requirements of one key say together.
+#[derive(Default)]
+struct Said {
+    /// One of these.
+    some: Option<Values>,
+    /// None of these.
+    not: String,
+    exists: bool,
+    is_absent: bool,
+}
+
+impl Said {
+    fn add(&mut self, operator: Operator, values: Values) {
+        match operator {
+            Operator::In => {
+                self.some = Some(match self.some.take() {
+                    Some(some) => some.only(|value| values.has(value)),
+                    None => values,
+                });
+            }
+            Operator::NotIn => self.not.push_str(&values.text),
+            Operator::Exists => self.exists = true,
+            Operator::DoesNotExist => self.is_absent = true,
+            Operator::Unknown => (self.exists, self.is_absent) = (true, true),
+        }
+    }
+
+    fn rule(self) -> Rule {
+        let not = Values::sorted(&self.not);
+        match (self.some, self.exists, self.is_absent) {
+            (Some(_), _, true) | (None, true, true) => Rule::Never,
+            (None, false, true) => Rule::Absent,
+            (Some(some), _, false) => Rule::In(some.only(|value| !not.has(value))),
+            (None, true, false) => Rule::Exists(not),
+            (None, false, false) => Rule::NotIn(not),
+        }
     }
 }
 
@@ -102,9 +220,17 @@ impl<'de> Deserialize<'de> for Selector {
     }
 }
 
-impl Default for Requirement {
+impl Default for WireRequirement {
     fn default() -> Self {
         Self { key: "".into(), operator: Operator::Unknown, values: Values::default() }
+    }
+}
+
+impl WireRequirement {
+    /// The label must have this value.
+    fn label(key: Box<str>, value: &str) -> Self {
+        let values = std::iter::once(value.to_owned()).collect();
+        Self { key, operator: Operator::In, values }
     }
 }
 
@@ -121,41 +247,100 @@ impl Operator {
 }
 
 impl Requirement {
-    /// The label must have this value.
-    fn label(key: Box<str>, value: &str) -> Self {
-        let values = std::iter::once(value.to_owned()).collect();
-        Self { key, operator: Operator::In, values }
-    }
-
     fn query(&self) -> String {
-        let Self { key, operator, values } = self;
-        match operator {
-            Operator::In => format!("{key} in ({})", values.listed()),
-            Operator::NotIn => format!("{key} notin ({})", values.listed()),
-            Operator::Exists => key.to_string(),
-            // An unknown operator makes no selector.
-            Operator::DoesNotExist | Operator::Unknown => format!("!{key}"),
+        let key = &self.key;
+        match &self.rule {
+            Rule::In(values) => format!("{key} in ({})", values.listed()),
+            Rule::NotIn(values) => format!("{key} notin ({})", values.listed()),
+            Rule::Exists(values) if values.is_empty() => key.to_string(),
+            Rule::Exists(values) => format!("{key},{key} notin ({})", values.listed()),
+            Rule::Absent => format!("!{key}"),
+            Rule::Never => format!("{key},!{key}"),
         }
+    }
+}
+
+impl Rule {
+    fn needs_label(&self) -> bool {
+        matches!(self, Self::In(_) | Self::Exists(_) | Self::Never)
     }
 
     fn holds(&self, value: Option<&str>) -> bool {
-        match self.operator {
-            Operator::In => value.is_some_and(|value| self.values.has(value)),
-            Operator::NotIn => !value.is_some_and(|value| self.values.has(value)),
-            Operator::Exists => value.is_some(),
-            Operator::DoesNotExist => value.is_none(),
-            Operator::Unknown => false,
+        match (self, value) {
+            (Self::In(values), Some(value)) => values.has(value),
+            (Self::NotIn(values) | Self::Exists(values), Some(value)) => !values.has(value),
+            (Self::NotIn(_) | Self::Absent, None) => true,
+            (Self::In(_) | Self::Exists(_), None) | (Self::Absent, Some(_)) | (Self::Never, _) => {
+                false
+            }
         }
     }
 }
 
 impl Values {
+    /// The values of a text in which each has its terminator.
+    fn sorted(text: &str) -> Self {
+        let mut all: Vec<&str> = text.split_terminator(END).collect();
+        all.sort_unstable();
+        all.dedup();
+        Self::of(all.into_iter(), text.len())
+    }
+
+    /// The values are in their order, and all differ.
+    fn of<'a>(values: impl Iterator<Item = &'a str>, size: usize) -> Self {
+        let (mut text, mut starts) = (String::with_capacity(size), Vec::new());
+        for (number, value) in values.enumerate() {
+            if number > 0 {
+                // An object of the API is smaller.
+                starts.push(u32::try_from(text.len()).unwrap_or(u32::MAX));
+            }
+            text.push_str(value);
+            text.push(END);
+        }
+        Self { text: text.into(), starts: starts.into() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
     fn has(&self, value: &str) -> bool {
-        self.0.split_terminator(END).any(|each| each == value)
+        let (mut low, mut high) = (0, self.count());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.get(middle).cmp(value) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+                std::cmp::Ordering::Equal => return true,
+            }
+        }
+        false
+    }
+
+    fn count(&self) -> usize {
+        if self.is_empty() { 0 } else { self.starts.len() + 1 }
+    }
+
+    fn get(&self, place: usize) -> &str {
+        let start = |place: usize| match place.checked_sub(1) {
+            None => 0,
+            Some(before) => self.starts.get(before).map_or(self.text.len(), |at| *at as usize),
+        };
+        let range: Range<usize> = start(place)..start(place + 1).saturating_sub(END.len_utf8());
+        self.text.get(range).unwrap_or_default()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &str> {
+        self.text.split_terminator(END)
+    }
+
+    /// Those of the values that this holds for.
+    fn only(&self, holds: impl Fn(&str) -> bool) -> Self {
+        Self::of(self.iter().filter(|value| holds(value)), self.text.len())
     }
 
     fn listed(&self) -> String {
-        self.0.split_terminator(END).collect::<Vec<_>>().join(",")
+        self.iter().collect::<Vec<_>>().join(",")
     }
 }
 
@@ -166,7 +351,7 @@ impl FromIterator<String> for Values {
             text.push_str(&value);
             text.push(END);
         }
-        Self(text.into())
+        Self::sorted(&text)
     }
 }
 
@@ -192,7 +377,7 @@ impl<'de> Visitor<'de> for ListOfValues {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Values, A::Error> {
         let mut text = String::new();
         while list.next_element_seed(Appended(&mut text))?.is_some() {}
-        Ok(Values(text.into()))
+        Ok(Values::sorted(&text))
     }
 }
 
@@ -221,7 +406,7 @@ impl Visitor<'_> for Appended<'_> {
     }
 }
 
-impl<'de> Deserialize<'de> for Labels {
+impl<'de> Deserialize<'de> for WireLabels {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(MapOfLabels)
     }
@@ -230,18 +415,32 @@ impl<'de> Deserialize<'de> for Labels {
 struct MapOfLabels;
 
 impl<'de> Visitor<'de> for MapOfLabels {
-    type Value = Labels;
+    type Value = WireLabels;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a map of labels")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WireLabels, A::Error> {
         let mut labels = Vec::new();
         while let Some((key, value)) = map.next_entry::<Box<str>, String>()? {
-            labels.push(Requirement::label(key, &value));
+            labels.push(WireRequirement::label(key, &value));
         }
-        Ok(Labels(labels))
+        Ok(WireLabels(labels))
+    }
+}
+
+impl Labels for BTreeMap<String, String> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn value(&self, key: &str) -> Option<&str> {
+        self.get(key).map(String::as_str)
+    }
+
+    fn all(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 }
 
@@ -266,7 +465,7 @@ mod tests {
             {"key": "d", "operator": "Exists"},
             {"key": "e", "operator": "DoesNotExist"},
         ]}));
-        let query = "a in (1),b in (x,y),example.com/c notin (z),d,!e";
+        let query = "a in (1),b in (x,y),d,!e,example.com/c notin (z)";
         assert_eq!(all.query().as_deref(), Some(query));
         assert_eq!(read(&json!({})).query(), None);
         assert_eq!(Selector::default().query(), None);
@@ -323,5 +522,73 @@ mod tests {
             assert_eq!(selector.matches(&here), on_here, "{operator} {values:?} on a=1");
             assert_eq!(selector.matches(&gone), on_gone, "{operator} {values:?} on nothing");
         }
+    }
+
+    /// The API joins all requirements by "and", also those of one key.
+    #[test]
+    fn requirements_of_one_key_hold_together() {
+        let both = |one: (&str, &[&str]), other: (&str, &[&str])| {
+            let each = |(operator, values): (&str, &[&str])| json!({"key": "a", "operator": operator, "values": values});
+            read(&json!({"matchExpressions": [each(one), each(other)]}))
+        };
+        let kinds: [(&str, &[&str]); 6] = [
+            ("In", &["2", "1", "1"]),
+            ("In", &["3", "2"]),
+            ("NotIn", &["2"]),
+            ("NotIn", &["9", "3", "9"]),
+            ("Exists", &[]),
+            ("DoesNotExist", &[]),
+        ];
+        let states =
+            [labels(&[]), labels(&[("a", "1")]), labels(&[("a", "2")]), labels(&[("a", "3")])];
+        for (one, other) in kinds.iter().flat_map(|one| kinds.map(|other| (*one, other))) {
+            let selector = both(one, other);
+            for state in &states {
+                let expected = [one, other]
+                    .iter()
+                    .all(|(operator, values)| expression("a", operator, values).matches(state));
+                assert_eq!(selector.matches(state), expected, "{one:?} {other:?} on {state:?}");
+            }
+        }
+        assert_eq!(both(kinds[4], kinds[5]).query().as_deref(), Some("a,!a"));
+        assert_eq!(both(kinds[4], kinds[2]).query().as_deref(), Some("a,a notin (2)"));
+        assert_eq!(both(kinds[0], kinds[1]).query().as_deref(), Some("a in (2)"));
+        assert_eq!(both(kinds[2], kinds[3]).query().as_deref(), Some("a notin (2,3,9)"));
+    }
+
+    /// A pod may have fewer labels than the selector has requirements, or more.
+    #[test]
+    fn either_side_may_have_more() {
+        let wide = read(&json!({"matchLabels": {"m": "1"}, "matchExpressions": [
+            {"key": "b", "operator": "DoesNotExist"},
+            {"key": "x", "operator": "NotIn", "values": ["1"]},
+            {"key": "c", "operator": "DoesNotExist"},
+        ]}));
+        for (pairs, expected) in [
+            (vec![("m", "1")], true),
+            (vec![("m", "2")], false),
+            (vec![("x", "2")], false),
+            (vec![("m", "1"), ("x", "2")], true),
+            (vec![("m", "1"), ("x", "1")], false),
+            (vec![("m", "1"), ("b", "")], false),
+            (vec![("m", "1"), ("n", ""), ("o", ""), ("p", ""), ("q", "")], true),
+            (vec![("m", "1"), ("n", ""), ("o", ""), ("c", ""), ("q", "")], false),
+        ] {
+            assert_eq!(wide.matches(&labels(&pairs)), expected, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn values_are_found_wherever_they_stand() {
+        for count in 0..6 {
+            let values: Vec<String> = (0..count).rev().map(|number| format!("v{number}")).collect();
+            let found: Values = values.iter().cloned().collect();
+            assert!(values.iter().all(|value| found.has(value)), "{values:?}");
+            assert!(!found.has("v") && !found.has("") && !found.has("v9"), "{values:?}");
+        }
+        let empty: Values = [String::new()].into_iter().collect();
+        assert!(empty.has("") && !empty.has("v") && !Values::default().has(""));
+        let some: Values = ["b".to_owned(), String::new()].into_iter().collect();
+        assert!(some.has("") && some.has("b") && !some.has("a"));
     }
 }
