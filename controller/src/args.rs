@@ -52,6 +52,10 @@ pub struct Args {
     /// Maximum backoff before new pods after failures.
     #[arg(long, value_name = "DURATION", default_value = "10m0s")]
     max_job_pod_failure_backoff: GoDuration,
+    /// Minimum backoff that a Job's annotations can set; without it 1s, or
+    /// --default-job-pod-failure-backoff if that is shorter.
+    #[arg(long, value_name = "DURATION")]
+    min_job_pod_failure_backoff: Option<GoDuration>,
     /// Backoff before a failed sync is retried; doubled with each consecutive failure.
     #[arg(long, value_name = "DURATION", default_value = "1s")]
     default_job_api_backoff: GoDuration,
@@ -162,6 +166,7 @@ impl Args {
                 manage_all_jobs: self.manage_all_jobs,
                 default_job_pod_failure_backoff: backoff(self.default_job_pod_failure_backoff),
                 max_job_pod_failure_backoff: backoff(self.max_job_pod_failure_backoff),
+                min_job_pod_failure_backoff: backoff(self.min_backoff()),
                 max_uncounted_pods: self.max_uncounted_pods,
                 max_pod_create_delete_per_sync: self.max_pod_create_delete_per_sync,
                 expectations_timeout: backoff(self.expectations_timeout),
@@ -189,6 +194,10 @@ impl Args {
     fn check_backoffs(&self) -> Result<(), ArgsError> {
         let pairs = [
             (
+                ("min-job-pod-failure-backoff", self.min_backoff()),
+                ("default-job-pod-failure-backoff", self.default_job_pod_failure_backoff),
+            ),
+            (
                 ("default-job-pod-failure-backoff", self.default_job_pod_failure_backoff),
                 ("max-job-pod-failure-backoff", self.max_job_pod_failure_backoff),
             ),
@@ -209,6 +218,12 @@ impl Args {
             return Err(ArgsError::Zero("expectations-timeout", "5m0s"));
         }
         Ok(())
+    }
+
+    /// `--min-job-pod-failure-backoff`.
+    fn min_backoff(&self) -> GoDuration {
+        let default = GoDuration(Duration::from_secs(1)).min(self.default_job_pod_failure_backoff);
+        self.min_job_pod_failure_backoff.unwrap_or(default)
     }
 
     fn check_limits(&self) -> Result<(), ArgsError> {
@@ -308,7 +323,11 @@ mod tests {
 
     #[test]
     fn what_does_not_go_together_names_the_flag_and_the_remedy() {
-        let table: [(&[&str], &[&str]); 9] = [
+        let table: [(&[&str], &[&str]); 10] = [
+            (
+                &["--min-job-pod-failure-backoff=11s"],
+                &["--min-job-pod-failure-backoff 11s", "--default-job-pod-failure-backoff 10s"],
+            ),
             (&["--default-job-api-backoff=2m"], &["--max-job-api-backoff 1m0s", "lower"]),
             (&["--max-job-pod-failure-backoff=1s"], &["--default-job-pod-failure-backoff 10s"]),
             (&["--default-job-api-backoff=0"], &["longer than 0", "1s"]),
@@ -325,6 +344,8 @@ mod tests {
             (&["--sync-job-batch-period=1"], &["--sync-job-batch-period", "500ms"]),
             (&["--leader-elect-lease-duration=1s"], &["--leader-elect-lease-duration"]),
         ];
+        let short = config(&["--default-job-pod-failure-backoff=10ms"]).expect("must be valid");
+        assert_eq!(short.settings.min_job_pod_failure_backoff, SignedDuration::from_millis(10));
         assert!(config(&["--leader-elect=false"]).is_ok_and(|config| config.lease.is_none()));
         for (args, words) in table {
             let error = config(args).expect_err("must be refused");

@@ -72,6 +72,28 @@ async fn a_pod_that_finds_no_node_is_failed_at_once_when_its_time_is_over() {
     bed.stop().await;
 }
 
+/// With the default flags. Pods that never start, a policy that ignores that, and no time between
+/// them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_asks_for_no_brake_has_one() {
+    let bed = lab::bed::Bed::start("features", &[]).await;
+    let options = json!({"epilogue.dev/pending-timeout": "1ms", "epilogue.dev/backoff-base": "0s"});
+    let gate = json!([{"name": "example.com/never"}]);
+    bed.create(
+        with("loop", options)
+            .spec("parallelism", 50)
+            .spec("completions", 50)
+            .spec("podFailurePolicy", ignore("epilogue.dev/PendingTimeout"))
+            .pod("schedulingGates", gate),
+    )
+    .await;
+    bed.events_say("loop", "InvalidAnnotation: epilogue.dev/backoff-base").await;
+    tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+    let pods = bed.pods("loop").await.len();
+    assert!((50..=100).contains(&pods), "{pods} pods in 20 s");
+    bed.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replacement_prefers_other_nodes_than_that_of_the_disruption() {
     let bed = bed(&[]).await;

@@ -144,6 +144,8 @@ async fn annotations_that_could_not_be_acted_on_are_refused() {
     let refused = [
         (json!({"epilogue.dev/backof-base": "5s"}), "unknown epilogue.dev/backof-base"),
         (json!({"epilogue.dev/backoff-base": "5"}), "must be durations"),
+        (json!({"epilogue.dev/backoff-base": "500ms"}), "must be at least 1s"),
+        (json!({"epilogue.dev/pending-timeout": "1ms"}), "must be at least 1s"),
         (
             json!({"epilogue.dev/backoff-base": "2m", "epilogue.dev/backoff-max": "90s"}),
             "must not be longer than",
@@ -155,7 +157,7 @@ async fn annotations_that_could_not_be_acted_on_are_refused() {
         let refusal = answer(with(annotations)).await.unwrap_or_default();
         assert!(refusal.contains(words), "{words}: {refusal}");
     }
-    let good = json!({"epilogue.dev/backoff-base": "500ms", "epilogue.dev/backoff-max": "1m30s"});
+    let good = json!({"epilogue.dev/backoff-base": "1s500ms", "epilogue.dev/backoff-max": "1m30s"});
     assert_eq!(answer(with(good)).await, None);
     let foreign = with(json!({"epilogue.dev/nonsense": ""})).spec("managedBy", json!(null));
     assert_eq!(answer(foreign).await, None, "it covers only Jobs of this controller");

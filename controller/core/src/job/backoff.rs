@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use epilogue_common::names::pod_condition::PENDING_TIMEOUT;
 use jiff::{SignedDuration, Timestamp};
 
 use super::census::Census;
@@ -12,44 +13,89 @@ use super::policies::FailureAction;
 use super::{IndexSet, census};
 use crate::view::{FailureCounts, Job, Pod};
 
-/// The number of ignored disruptions that cost no time, of each slot and in each hour.
+/// The number of failures of each slot, in each hour, of which ignored disruptions cost no time.
 pub(super) const FREE_DISRUPTIONS: u32 = 6;
 const FREE_EACH: SignedDuration = SignedDuration::from_hours(1);
 
+/// What decides which failures cost time, next to the Job.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms<'a> {
+    /// How many pods the Job may have at once, and has.
+    pub slots: u32,
+    pub now: Timestamp,
+    pub settings: &'a Settings,
+}
+
+/// How many pods the Job may have at once, of as many as it has. A tenant may ask for two billion.
+pub(super) fn slots(job: &Job, pods: usize) -> u32 {
+    let wanted = job.spec.parallelism.min(job.spec.completions.unwrap_or(i32::MAX));
+    let pods = u32::try_from(pods).unwrap_or(u32::MAX);
+    u32::try_from(wanted).unwrap_or(0).min(pods).max(1)
+}
+
 /// The record after these pods finished. Failures before the latest success are forgotten.
 ///
-/// DIVERGES(upstream): disruptions that the podFailurePolicy ignores cost no time, six for each pod
-/// of `spec.parallelism` in an hour. Upstream lets each raise the delay. All other failures that
-/// the policy ignores raise it here too. Otherwise a container that fails at once would make a pod
-/// every second for ever. ([D1])
+/// DIVERGES(upstream): disruptions that the podFailurePolicy ignores cost no time, as long as they
+/// are among the first six failures of each slot in an hour, or their pods lived as long as the
+/// longest delay. Upstream lets each raise the delay. All other failures that the policy ignores
+/// raise it here too. Otherwise a container that fails at once would make a pod every second for
+/// ever. ([D1])
 ///
 /// DIVERGES(upstream): a failure in the future counts as one of now. Otherwise a clock that is
 /// behind would make each wait last until it has caught up. ([D2])
 pub(super) fn after<'a>(
     job: &Job,
     record: BackoffRecord,
+    terms: &Terms<'_>,
     succeeded: impl Iterator<Item = &'a Pod>,
     failed: impl Iterator<Item = &'a Pod>,
-    now: Timestamp,
 ) -> BackoffRecord {
     let last_success = succeeded.filter_map(Pod::finished_at).max();
     let base = match last_success {
         Some(_) => BackoffRecord { failures: 0, last_failure: None, ..record },
         None => record,
     };
-    let slots = u32::try_from(job.spec.parallelism).unwrap_or(0).max(1);
-    let ended = |pod: &'a Pod| Some((pod.finished_at()?, census::is_ignored_disruption(job, pod)));
+    let ended = |pod: &'a Pod| Some((pod.finished_at()?, Cause::of(job, pod, terms.settings)));
     let mut failed: Vec<_> =
         failed.filter_map(ended).filter(|(at, _)| Some(*at) > last_success).collect();
     failed.sort_unstable();
-    failed.into_iter().fold(base, |mut record, (at, is_disruption)| {
-        let at = at.min(now);
-        if !is_disruption || !record.takes_free(at, slots) {
+    failed.into_iter().fold(base, |mut record, (at, cause)| {
+        let at = at.min(terms.now);
+        let is_free = match cause {
+            Cause::Failure => false,
+            Cause::Disruption => record.takes_free(at, terms.slots),
+            Cause::LateDisruption => true,
+        };
+        if !is_free {
             record.failures = record.failures.saturating_add(1);
             record.last_failure = record.last_failure.max(Some(at));
         }
         record
     })
+}
+
+/// Why a pod failed, as far as backoff asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Cause {
+    /// Anything but an ignored disruption. A pod that did not start in time is one, whatever its
+    /// other conditions: its Job says how soon that is.
+    Failure,
+    /// An ignored disruption.
+    Disruption,
+    /// The same of a pod that had lived as long as the longest delay.
+    LateDisruption,
+}
+
+impl Cause {
+    fn of(job: &Job, pod: &Pod, settings: &Settings) -> Self {
+        if !census::is_ignored_disruption(job, pod) || pod.has_condition(PENDING_TIMEOUT) {
+            Self::Failure
+        } else if lifetime(pod) < settings.max_delay() {
+            Self::Disruption
+        } else {
+            Self::LateDisruption
+        }
+    }
 }
 
 impl BackoffRecord {
@@ -58,7 +104,8 @@ impl BackoffRecord {
         if self.free_since.is_none_or(|since| at.duration_since(since) >= FREE_EACH) {
             (self.free_since, self.free_taken) = (Some(at), 0);
         }
-        let is_left = self.free_taken < FREE_DISRUPTIONS.saturating_mul(slots);
+        let failures = self.free_taken.saturating_add(self.failures);
+        let is_left = failures < FREE_DISRUPTIONS.saturating_mul(slots);
         self.free_taken += u32::from(is_left);
         is_left
     }
@@ -152,10 +199,10 @@ impl PerIndex {
 
     /// How long the next pod of this index has to wait. ([D4])
     ///
-    /// DIVERGES(upstream): the first six ignored disruptions of an index neither raise the delay
-    /// nor cause one. After those, the disruption of a pod that lived longer than the longest delay
-    /// causes none. Nor do earlier ignored failures raise the delay of a counted one. Upstream adds
-    /// all of them.
+    /// DIVERGES(upstream): an ignored disruption neither raises the delay nor causes one, if it is
+    /// among the first six failures of its index or its pod lived as long as the longest delay. Nor
+    /// do earlier ignored failures raise the delay of a counted one, but for those beyond six
+    /// failures. Upstream adds all of them.
     pub(super) fn backoff(
         &self,
         job: &Job,
@@ -164,22 +211,23 @@ impl PerIndex {
         settings: &Settings,
     ) -> SignedDuration {
         let Some(pod) = self.delayed.get(&index) else { return SignedDuration::ZERO };
-        let FailureCounts { counted, ignored } = pod.failures;
-        let before = if census::counts_as_failure(job, pod) {
-            counted
-        } else if !census::is_ignored_disruption(job, pod) {
-            counted.saturating_add(ignored)
-        } else if ignored < FREE_DISRUPTIONS || lifetime(pod) >= settings.max_delay() {
-            return SignedDuration::ZERO;
-        } else {
-            counted.saturating_add(ignored - FREE_DISRUPTIONS)
+        let FailureCounts { counted, .. } = pod.failures;
+        let failures = pod.failures.total().saturating_add(1);
+        let beyond_free = failures.saturating_sub(FREE_DISRUPTIONS);
+        let failures = match Cause::of(job, pod, settings) {
+            Cause::LateDisruption => return SignedDuration::ZERO,
+            Cause::Disruption => beyond_free,
+            Cause::Failure if census::counts_as_failure(job, pod) => {
+                counted.saturating_add(1).max(beyond_free)
+            }
+            Cause::Failure => failures,
         };
-        let record = BackoffRecord {
-            failures: before.saturating_add(1),
-            last_failure: pod.finished_at(),
-            ..BackoffRecord::default()
-        };
-        remaining(record, now, settings)
+        let last_failure = pod.finished_at();
+        remaining(
+            BackoffRecord { failures, last_failure, ..BackoffRecord::default() },
+            now,
+            settings,
+        )
     }
 
     /// Whether this pod waits for its replacement.

@@ -141,6 +141,8 @@ fn backoff_after(
     census: &Census,
     disruptions: Option<&Disruptions>,
 ) -> BackoffRecord {
+    let settings = input.settings;
+    let slots = |pods: usize| backoff::slots(input.job, pods);
     let record = input.memory.backoff.unwrap_or_else(|| {
         let new: HashSet<&Uid> =
             census.newly_failed.iter().chain(&census.newly_succeeded).map(|pod| &pod.uid).collect();
@@ -150,21 +152,24 @@ fn backoff_after(
         backoff::after(
             input.job,
             BackoffRecord::default(),
+            &backoff::Terms { slots: slots(census.pods.len()), now: input.now, settings },
             ended(Phase::Succeeded).map(AsRef::as_ref),
             ended(Phase::Failed).map(AsRef::as_ref),
-            input.now,
         )
     });
+    let new = census.newly_succeeded.iter().chain(&census.newly_failed);
+    let alive = census.pods.iter().filter(|pod| !pod.is_terminal()).count()
+        + new.filter(|pod| pod.is_terminal()).count();
     backoff::after(
         input.job,
         record,
+        &backoff::Terms { slots: slots(alive), now: input.now, settings },
         census.newly_succeeded.iter().map(Arc::as_ref),
         census
             .newly_failed
             .iter()
             .filter(|pod| !disruptions.is_some_and(|it| it.holds(&pod.uid)))
             .map(Arc::as_ref),
-        input.now,
     )
 }
 

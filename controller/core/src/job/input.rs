@@ -47,6 +47,8 @@ pub struct Settings {
     pub default_job_pod_failure_backoff: SignedDuration,
     /// `--max-job-pod-failure-backoff`.
     pub max_job_pod_failure_backoff: SignedDuration,
+    /// `--min-job-pod-failure-backoff`: the shortest wait that a Job may ask for.
+    pub min_job_pod_failure_backoff: SignedDuration,
     /// `--max-uncounted-pods`: pods accounted per sync.
     pub max_uncounted_pods: usize,
     /// `--max-pod-create-delete-per-sync`.
@@ -63,6 +65,7 @@ impl Default for Settings {
             manage_all_jobs: false,
             default_job_pod_failure_backoff: SignedDuration::from_secs(10),
             max_job_pod_failure_backoff: SignedDuration::from_secs(600),
+            min_job_pod_failure_backoff: SignedDuration::from_secs(1),
             max_uncounted_pods: 500,
             max_pod_create_delete_per_sync: 500,
             expectations_timeout: SignedDuration::from_mins(5),
@@ -134,7 +137,7 @@ pub struct BackoffRecord {
     pub failures: u32,
     /// When the last of them finished.
     pub last_failure: Option<Timestamp>,
-    /// Disruptions that cost no time.
+    /// Disruptions that cost no time, though their pods had lived shortly.
     pub free_taken: u32,
     /// When the first of them was; after an hour the count starts again.
     pub free_since: Option<Timestamp>,

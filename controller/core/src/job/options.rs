@@ -17,6 +17,9 @@ use super::input::Settings;
 use crate::go_duration::GoDuration;
 use crate::view::{Job, Uid};
 
+/// The shortest `epilogue.dev/pending-timeout`: one that no pod can meet makes pods for ever.
+const PENDING_TIMEOUT_MIN: SignedDuration = SignedDuration::from_secs(1);
+
 /// The options of one Job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -30,27 +33,27 @@ pub struct Options {
     pub pending_timeout: Option<SignedDuration>,
     /// `epilogue.dev/avoid-failed-nodes`: prefer other nodes than those of disrupted pods.
     pub avoid_failed_nodes: bool,
-    /// Values that could not be read, for people.
+    /// Values that could not be read, or are too short, for people.
     pub problems: Vec<String>,
 }
 
 impl Options {
     /// Reads the annotations of a Job.
-    pub(super) fn read(job: &Job) -> Self {
-        Self::of(&job.annotations)
+    pub(super) fn read(job: &Job, settings: &Settings) -> Self {
+        Self::of(&job.annotations, settings.min_job_pod_failure_backoff)
     }
 
-    /// Reads annotations.
-    pub fn of(annotations: &BTreeMap<String, String>) -> Self {
+    /// Reads annotations; `backoff_min` is `--min-job-pod-failure-backoff`.
+    pub fn of(annotations: &BTreeMap<String, String>, backoff_min: SignedDuration) -> Self {
         if !annotations.keys().any(|name| name.starts_with("epilogue.dev/")) {
             return Self::default();
         }
         let mut reader = Reader { annotations, problems: Vec::new() };
         let mut options = Self {
             disruption_limit: reader.number(DISRUPTION_LIMIT),
-            backoff_base: reader.duration(BACKOFF_BASE),
-            backoff_max: reader.duration(BACKOFF_MAX),
-            pending_timeout: reader.duration(PENDING_TIMEOUT),
+            backoff_base: reader.duration(BACKOFF_BASE, backoff_min),
+            backoff_max: reader.duration(BACKOFF_MAX, backoff_min),
+            pending_timeout: reader.duration(PENDING_TIMEOUT, PENDING_TIMEOUT_MIN),
             avoid_failed_nodes: reader.flag(AVOID_FAILED_NODES),
             problems: reader.problems,
         };
@@ -90,9 +93,16 @@ impl Reader<'_> {
         self.read(name, |text| text.parse().ok(), "a number from 0, such as 3")
     }
 
-    fn duration(&mut self, name: &str) -> Option<SignedDuration> {
+    /// A duration; a shorter one than `min` is raised to that.
+    fn duration(&mut self, name: &str, min: SignedDuration) -> Option<SignedDuration> {
         let parse = |text: &str| SignedDuration::try_from(text.parse::<GoDuration>().ok()?.0).ok();
-        self.read(name, parse, "a duration, such as 500ms, 30s or 10m")
+        let value = self.read(name, parse, "a duration, such as 500ms, 30s or 10m")?;
+        if value < min {
+            let text = &self.annotations[name];
+            let problem = format!("{name}: {text:?} is raised to {min:#}; give at least {min:#}");
+            self.problems.push(problem);
+        }
+        Some(value.max(min))
     }
 
     fn flag(&mut self, name: &str) -> bool {

@@ -69,7 +69,7 @@ pub fn plan_pods(input: &SyncInput<'_>) -> PodPlan {
     if let Some(reason) = skip_reason(input) {
         return PodPlan::skip(input, reason);
     }
-    let options = Options::read(input.job);
+    let options = Options::read(input.job, input.settings);
     let settings = options.apply(input.settings);
     let input = SyncInput { settings: &settings, ..*input };
     let Some((pods, left)) = facts::as_terminating(&input) else {

@@ -231,12 +231,12 @@ impl Pod {
         self.is_terminal() && self.deletion.is_some_and(|deletion| deletion.grace_seconds == 0)
     }
 
-    /// When the pod finished, by the first source that knows. ([D3])
+    /// When the pod finished, by the first source that knows; never before it was created. ([D3])
     pub fn finished_at(&self) -> Option<Timestamp> {
         self.containers_finished_at()
             .or_else(|| self.ready.filter(|ready| ready.is_false).and_then(|ready| ready.since))
             .or_else(|| self.deletion.map(Deletion::requested_at))
-            .or(self.created)
+            .max(self.created)
     }
 
     /// The latest end of the regular containers and sidecars, once all of them have ended.

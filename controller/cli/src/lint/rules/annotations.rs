@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::finding::{Finding, Severity};
 use super::manifest::Manifest;
 use controller_core::go_duration::GoDuration;
-use controller_core::job::Options;
+use controller_core::job::{Options, Settings};
 use controller_core::managed_by;
 use controller_core::spelling::meant;
 
@@ -33,6 +33,11 @@ pub(super) fn findings(manifest: &Manifest<'_>) -> Vec<Finding> {
     }
     found.extend(base_above_max(manifest));
     found
+}
+
+/// The options that these annotations give under the controller's default flags.
+fn options(annotations: &BTreeMap<String, String>) -> Options {
+    Options::of(annotations, Settings::default().min_job_pod_failure_backoff)
 }
 
 fn ours(annotations: &Value) -> impl Iterator<Item = (&str, &Value)> {
@@ -90,7 +95,7 @@ fn invalid(manifest: &Manifest<'_>, name: &str, value: &Value, path: &str) -> Op
         text.parse::<GoDuration>().is_err().then(invalid)?
     } else {
         let alone = BTreeMap::from([(name.to_owned(), text.to_owned())]);
-        let problem = Options::of(&alone).problems.into_iter().next()?;
+        let problem = options(&alone).problems.into_iter().next()?;
         let prefix = format!("{name}: ");
         problem.strip_prefix(&prefix).unwrap_or(&problem).to_owned()
     };
@@ -103,7 +108,7 @@ fn base_above_max(manifest: &Manifest<'_>) -> Option<Finding> {
     let both = ours(manifest.annotations())
         .filter(|(name, _)| *name == BACKOFF_BASE || *name == BACKOFF_MAX)
         .filter_map(|(name, value)| Some((name.to_owned(), value.as_str()?.to_owned())));
-    let problems = Options::of(&both.collect()).problems;
+    let problems = options(&both.collect()).problems;
     let problem = problems.into_iter().find(|problem| problem.contains("longer than"))?;
     let field = format!("metadata.annotations[{BACKOFF_BASE}]");
     let remedy = format!("lower it, or raise {BACKOFF_MAX}");

@@ -427,6 +427,8 @@ fn annotations_are_known_and_readable() {
         ("disruption-limit", json!("few"), Code::AnnotationInvalid, "give a number from 0"),
         ("disruption-limit", json!(3), Code::AnnotationInvalid, "quote it: \"3\""),
         ("backoff-base", json!("5"), Code::AnnotationInvalid, "give a duration"),
+        ("backoff-base", json!("0s"), Code::AnnotationInvalid, "give at least 1s"),
+        ("pending-timeout", json!("1ms"), Code::AnnotationInvalid, "give at least 1s"),
         ("avoid-failed-nodes", json!("yes"), Code::AnnotationInvalid, "give true or false"),
         ("force-fail-after", json!("soon"), Code::AnnotationInvalid, "give a duration"),
     ];

@@ -247,6 +247,69 @@ fn disruptions_without_end_are_braked() {
     }
 }
 
+/// Neither other failures before them, nor a parallelism that no pod fills, make more of them free.
+/// A pod that lived as long as the longest delay does not exceed the curve.
+#[test]
+fn no_job_makes_more_disruptions_free_than_six_of_each_slot() {
+    let ended = |lived: i64| pod("a", "Failed").condition("DisruptionTarget").created(lived);
+    let late = |lived: i64| vec![ended(lived).ended(143, 0)];
+    let timed_out = || vec![ended(1).condition("epilogue.dev/PendingTimeout")];
+    let huge = i32::MAX.unsigned_abs();
+    for (row, (parallelism, completions, failures, taken, pods, free)) in [
+        (1, 1, 0, 5, late(9), true),
+        (1, 1, 0, 6, late(9), false),
+        (1, 1, 0, 6, late(600), true),
+        (1, 1, 5, 0, late(9), true),
+        (1, 1, 6, 0, late(9), false),
+        (1, 1, 6, 0, late(600), true),
+        (huge, huge, 0, 5, late(9), true),
+        (huge, huge, 0, 6, late(9), false),
+        (9, 1, 0, 6, late(9), false),
+        (1, 1, 0, 0, timed_out(), false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let job = disruption_ignored().spec("parallelism", parallelism);
+        let mut api = api(job.spec("completions", completions), pods);
+        let before = BackoffRecord {
+            failures,
+            free_taken: taken,
+            free_since: Some(ago(60)),
+            ..BackoffRecord::default()
+        };
+        api.memory.backoff = Some(before);
+        sync_with(&mut api, &|_, _| None);
+        let record = api.memory.backoff.expect("a record");
+        assert_eq!(record.failures == failures, free, "row {row}: {record:?}");
+    }
+}
+
+/// From the seventh failure of an index on, whatever the first six were.
+#[test]
+fn every_failure_of_an_index_beyond_six_waits() {
+    let per_index = || disruption_ignored().size(1, 1).indexed().spec("backoffLimitPerIndex", 99);
+    let failed = |code| pod("a", "Failed").index(0).created(1).ended(code, 0);
+    for (disrupted, counted, ignored, wait) in [
+        (true, 5, 0, None),
+        (true, 3, 2, None),
+        (true, 6, 0, Some(10)),
+        (true, 3, 3, Some(10)),
+        (true, 4, 4, Some(40)),
+        (false, 0, 5, Some(10)),
+        (false, 0, 8, Some(40)),
+        (false, 3, 0, Some(80)),
+    ] {
+        let pod = failed(if disrupted { 143 } else { 1 });
+        let pod = if disrupted { pod.condition("DisruptionTarget") } else { pod };
+        let pod = pod.failures(counted).ignored_failures(ignored);
+        let effects = sync_with(&mut api(per_index(), vec![pod]), &|_, _| None);
+        let row = format!("disrupted {disrupted} after {counted} and {ignored}");
+        assert_eq!(effects.requeue_seconds, wait, "{row}");
+        assert_eq!(effects.created.len(), usize::from(wait.is_none()), "{row}");
+    }
+}
+
 /// Ignored failures without a disruption raise the delay at once, as upstream. A container that
 /// fails at once would otherwise make a pod each second for ever.
 #[test]

@@ -143,7 +143,7 @@ fn the_options_of_each_former_version_are_read() {
             avoid_failed_nodes: true,
             problems: Vec::new(),
         };
-        assert_eq!(Options::of(&job.annotations), expected);
+        assert_eq!(Options::of(&job.annotations, SignedDuration::ZERO), expected);
         let after = force_fail_after(&job.annotations[FORCE_FAIL_AFTER]);
         assert_eq!(after, Some(SignedDuration::from_mins(90)));
         assert!(is_ours(&job, false));

@@ -1,5 +1,6 @@
 //! Tests the options that a Job sets by annotation.
 
+use jiff::SignedDuration;
 use serde_json::json;
 
 use super::builders::{JobBuilder, PodBuilder, ago, api, job, pod, sync, sync_with, uid};
@@ -98,7 +99,8 @@ fn backoff_is_the_jobs_own_where_it_says_so() {
     assert_eq!(waits(&[("backoff-base", "3s")]), Some(3));
     assert_eq!(waits(&[("backoff-max", "2s")]), Some(2), "the base gives way to a lower maximum");
     assert_eq!(waits(&[("backoff-base", "20m")]), Some(1200), "the maximum gives way to the base");
-    assert_eq!(waits(&[("backoff-base", "0s")]), None);
+    assert_eq!(waits(&[("backoff-base", "0s")]), Some(1), "no Job goes without");
+    assert_eq!(waits(&[("backoff-max", "1ms")]), Some(1));
 }
 
 #[test]
@@ -116,6 +118,45 @@ fn an_option_that_cannot_be_read_is_left_out_and_reported_once() {
              such as 500ms, 30s or 10m"]
     );
     assert!(sync(&mut api).events().is_empty());
+}
+
+#[test]
+fn an_option_below_its_floor_is_raised_and_reported_once() {
+    let job = annotated(job(), &[("backoff-base", "0s"), ("pending-timeout", "1ms")]);
+    let mut api = api(job, vec![]);
+    api.settings.min_job_pod_failure_backoff = SignedDuration::from_secs(3);
+    let effects = sync(&mut api);
+    assert_eq!(
+        effects.events().into_iter().filter(|it| it.starts_with("Invalid")).collect::<Vec<_>>(),
+        [
+            "InvalidAnnotation: epilogue.dev/backoff-base: \"0s\" is raised to 3s; give at least 3s; \
+             epilogue.dev/pending-timeout: \"1ms\" is raised to 1s; give at least 1s"
+        ]
+    );
+    assert!(sync(&mut api).events().is_empty());
+}
+
+/// Pods that never start, a policy that ignores that, and no time between them.
+#[test]
+fn a_job_that_asks_for_no_brake_has_one() {
+    let created = |floor: SignedDuration| {
+        let rule = json!({"action": "Ignore", "onPodConditions": [
+            {"type": "epilogue.dev/PendingTimeout", "status": "True"},
+            {"type": "DisruptionTarget", "status": "True"}]});
+        let job = job().size(50, 50).spec("podFailurePolicy", json!({"rules": [rule]}));
+        let options = [("backoff-base", "0s"), ("backoff-max", "10m"), ("pending-timeout", "1ms")];
+        let mut api = api(annotated(job, &options), vec![]);
+        api.settings.min_job_pod_failure_backoff = floor;
+        let mut created = 0;
+        for _ in 0..40 {
+            created += sync_with(&mut api, &|_, _| None).created.len();
+            api.now += SignedDuration::from_millis(500);
+        }
+        created
+    };
+    let (braked, free) = (created(SignedDuration::from_secs(1)), created(SignedDuration::ZERO));
+    assert!(braked <= 100, "{braked} pods in 20 s");
+    assert!(free > 300, "{free} pods: without the floor nothing brakes this Job");
 }
 
 #[test]
