@@ -170,6 +170,7 @@ codes! {
     RuleShadowed = "rule-shadowed",
     ContainerUnknown = "container-unknown",
     ExitCodesInvalid = "exit-codes-invalid",
+    SidecarExitCode = "sidecar-exit-code",
     // kubectl epilogue lint: limits and pods
     IgnoreUnlimited = "ignore-unlimited",
     DisruptionFailsJob = "disruption-fails-job",

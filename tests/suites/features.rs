@@ -3,6 +3,7 @@
 
 mod batching;
 mod deletion;
+mod documented;
 mod examples;
 mod failure_policy;
 mod indexed;

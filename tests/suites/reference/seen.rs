@@ -109,7 +109,24 @@ fn as_created(pod: &Value) -> Value {
             "uid",
         ],
     );
-    json!({"metadata": metadata, "spec": pod["spec"]})
+    json!({"metadata": metadata, "spec": with_index_variables_last(&pod["spec"])})
+}
+
+/// The index variable stands first with us and last with upstream, on purpose.
+fn with_index_variables_last(spec: &Value) -> Value {
+    let mut spec = spec.clone();
+    for list in ["containers", "initContainers"] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
+            if let Some(env) = container.get_mut("env").and_then(Value::as_array_mut) {
+                let is_ours = |it: &Value| {
+                    it["name"] == "JOB_COMPLETION_INDEX" && it.get("valueFrom").is_some()
+                };
+                env.sort_by_key(is_ours);
+            }
+        }
+    }
+    spec
 }
 
 fn as_left(pod: &Value) -> Value {
@@ -132,6 +149,16 @@ fn remove(value: &mut Value, fields: &[&str]) {
     for field in fields {
         object.remove(*field);
     }
+}
+
+#[test]
+fn only_the_place_of_the_index_variable_may_differ() {
+    let index = json!({"name": "JOB_COMPLETION_INDEX", "valueFrom": {}});
+    let spec = |env: &[&Value]| json!({"containers": [{"env": env}]});
+    let (a, b) = (&json!({"name": "A"}), &json!({"name": "B"}));
+    let same = |left, right| with_index_variables_last(left) == with_index_variables_last(right);
+    assert!(same(&spec(&[&index, a, b]), &spec(&[a, b, &index])));
+    assert!(!same(&spec(&[&index, a, b]), &spec(&[b, a, &index])));
 }
 
 #[test]

@@ -116,8 +116,9 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
     let verdict = decide_end(&facts);
     let PodDecision { stage, manages_pods, action, wake, waits_for } =
         pods::decide(&facts, verdict.as_ref(), input.settings);
-    let deadline =
-        if verdict.is_some() { None } else { verdict::until_deadline(&facts.job, facts.now) };
+    // After its deadline a Job without a verdict only waits for the watches.
+    let deadline = verdict::until_deadline(&facts.job, facts.now)
+        .filter(|left| verdict.is_none() && *left > SignedDuration::ZERO);
     // DIVERGES(upstream): a sync that awaits pods is repeated when they have been awaited for too
     // long; upstream then needs some event. ([E1])
     let timeout = input.settings.expectations_timeout;
@@ -144,6 +145,7 @@ fn decide_end(facts: &Facts) -> Option<Verdict> {
     let evidence = Evidence {
         census: &facts.census,
         succeeded: facts.indexes.as_ref().map_or(&none, |indexes| &indexes.succeeded),
+        successes: facts.succeeded,
         per_index: facts.per_index(),
         disruptions: facts.disruptions.as_ref().map_or(0, |it| it.ignored),
         disruption_limit: facts.options.disruption_limit,

@@ -183,6 +183,9 @@ fn add_finalizer(metadata: &mut Fields) {
 }
 
 /// Adds the index to the environment of each container. ([B6])
+///
+/// DIVERGES(upstream): the variable stands before the template's own. The kubelet expands
+/// `$(JOB_COMPLETION_INDEX)` only in variables that come later, and upstream appends it. ([B6])
 fn add_index_variables(spec: &mut Fields) {
     for field in ["initContainers", "containers"] {
         if !spec.contains_key(field) {
@@ -214,10 +217,11 @@ fn with_index_variable(container: Box<RawValue>) -> Box<RawValue> {
             .is_ok_and(|it| it.name == COMPLETION_INDEX_ENV)
     };
     if !variables.iter().any(|each| is_index(each)) {
-        variables.push(raw(&json!({
+        let variable = raw(&json!({
             "name": COMPLETION_INDEX_ENV,
             "valueFrom": {"fieldRef": {"fieldPath": index_path()}},
-        })));
+        }));
+        variables.insert(0, variable);
         container.insert("env".to_owned(), raw(&variables));
     }
     raw(&container)

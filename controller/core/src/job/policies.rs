@@ -68,6 +68,10 @@ pub(super) fn action_for(policy: &PodFailurePolicy, pod: &Pod) -> Option<Failure
 }
 
 /// Regular containers first, then init containers; exit code 0 never matches. ([F3])
+///
+/// DIVERGES(upstream): where another container has failed, no rule sees a sidecar's exit code. The
+/// kubelet ends sidecars after the others, often with 143 or 137, so the code says nothing of the
+/// failure. Upstream lets it match a rule like that of any init container. ([F3])
 fn exit_code_match<'a>(
     rule: &PodFailurePolicyRule,
     pod: &'a Pod,
@@ -78,9 +82,11 @@ fn exit_code_match<'a>(
         "NotIn" => !wanted.values.contains(&code),
         _ => false,
     };
-    let regular = pod.containers.iter().filter(|each| each.kind == ContainerKind::Regular);
-    let init = pod.containers.iter().filter(|each| each.kind != ContainerKind::Regular);
-    regular.chain(init).find_map(|container| {
+    let of = |kind: ContainerKind| pod.containers.iter().filter(move |each| each.kind == kind);
+    let others = || of(ContainerKind::Regular).chain(of(ContainerKind::Init));
+    let has_failed = |each: &Container| each.terminated.is_some_and(|ended| ended.exit_code != 0);
+    let sidecars = of(ContainerKind::Sidecar).filter(|_| !others().any(has_failed));
+    others().chain(sidecars).find_map(|container| {
         let ended = container.terminated?;
         let named = wanted.container_name.as_deref().is_none_or(|name| name == &*container.name);
         (named && ended.exit_code != 0 && holds(ended.exit_code)).then_some((container, ended))

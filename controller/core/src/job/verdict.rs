@@ -55,6 +55,8 @@ impl End {
 pub(super) struct Evidence<'a> {
     pub census: &'a Census,
     pub succeeded: &'a IndexSet,
+    /// The number of succeeded pods or indexes.
+    pub successes: usize,
     pub per_index: Option<&'a PerIndex>,
     /// The number of ignored failures.
     pub disruptions: u32,
@@ -70,21 +72,24 @@ pub(super) fn decide(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
         .or_else(|| stored(job, End::Failure))
         .or_else(|| fail_job_rule(job, evidence.census))
         .or_else(|| backoff_limit(job, evidence.census))
-        .or_else(|| disruption_limit(evidence))
-        .or_else(|| active_deadline(job, evidence.now))
+        .or_else(|| disruption_limit(job, evidence))
+        .or_else(|| active_deadline(job, evidence))
         .or_else(|| failed_indexes(job, evidence))
         .or_else(|| success_rule(job, evidence.succeeded))
 }
 
 /// Plain completion, by the number of pods that are active after this sync. ([C12])
 pub(super) fn completion(job: &Job, succeeded: usize, active: usize) -> Option<Verdict> {
-    let reached = match job.spec.completions {
-        None => succeeded > 0,
-        Some(completions) => succeeded >= usize::try_from(completions).unwrap_or(0),
-    };
-    (reached && active == 0).then(|| {
+    (has_all_completions(job, succeeded) && active == 0).then(|| {
         verdict(End::Success, "CompletionsReached", "Reached expected number of succeeded pods")
     })
+}
+
+fn has_all_completions(job: &Job, succeeded: usize) -> bool {
+    match job.spec.completions {
+        None => succeeded > 0,
+        Some(completions) => succeeded >= usize::try_from(completions).unwrap_or(0),
+    }
 }
 
 /// How long until the deadline fails the Job; `None` without a deadline, or while it is suspended.
@@ -126,21 +131,32 @@ fn fail_job_rule(job: &Job, census: &Census) -> Option<Verdict> {
 }
 
 /// Too many failed pods, or too many restarts in place, fail the Job. ([C9], [C10])
+///
+/// DIVERGES(upstream): without `completions`, the success of any pod stands for all of them, so a pod
+/// that fails later does not fail the Job. It is not replaced, so there is nothing to limit. Restarts
+/// in place do go on, and stay limited. Upstream fails the Job and deletes the pods that still work.
+/// ([C9])
 fn backoff_limit(job: &Job, census: &Census) -> Option<Verdict> {
     let limit = usize::try_from(job.spec.backoff_limit).unwrap_or(0);
-    let exceeded = census.failed(job) > limit || restarts_reach(job, &census.pods, limit);
+    let too_many = census.failed(job) > limit && !is_work_queue_done(job, census);
+    let exceeded = too_many || restarts_reach(job, &census.pods, limit);
     exceeded.then(|| {
         verdict(End::Failure, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
     })
+}
+
+/// Whether a pod of a work queue has succeeded, so that no pod is created any more. ([P2])
+fn is_work_queue_done(job: &Job, census: &Census) -> bool {
+    job.spec.completions.is_none() && census.succeeded(job) > 0
 }
 
 /// Applies only on request, after the backoff limit and before the deadline.
 ///
 /// DIVERGES(upstream): a Job may limit the failures that its podFailurePolicy ignores. Upstream
 /// knows no such limit, so a Job on a bad node pool never ends.
-fn disruption_limit(evidence: &Evidence<'_>) -> Option<Verdict> {
+fn disruption_limit(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
     let exceeded = evidence.disruption_limit.is_some_and(|limit| evidence.disruptions > limit);
-    exceeded.then(|| {
+    (exceeded && !is_work_queue_done(job, evidence.census)).then(|| {
         verdict(
             End::Failure,
             "DisruptionLimitExceeded",
@@ -164,11 +180,36 @@ fn restarts_reach(job: &Job, pods: &[Arc<Pod>], limit: usize) -> bool {
 }
 
 /// A Job that is past its active deadline fails. ([U5])
-fn active_deadline(job: &Job, now: Timestamp) -> Option<Verdict> {
-    let left = until_deadline(job, now)?;
-    (left <= SignedDuration::ZERO).then(|| {
-        verdict(End::Failure, "DeadlineExceeded", "Job was active longer than specified deadline")
-    })
+///
+/// DIVERGES(upstream): not if its work was done by then, and only the controller is late. Upstream
+/// fails such a Job next to its succeeded pods. ([C7])
+fn active_deadline(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
+    let left = until_deadline(job, evidence.now)?;
+    if left > SignedDuration::ZERO || is_done_in_time(job, evidence, left) {
+        return None;
+    }
+    let message = "Job was active longer than specified deadline";
+    Some(verdict(End::Failure, "DeadlineExceeded", message))
+}
+
+/// Whether the Job had all its successes at its deadline, and no pod was active any more.
+///
+/// A pod that is not counted yet must show when it ended. A counted one may be gone: the sync that
+/// counted it would have ended a Job past its deadline. The clock of a node that is behind can only
+/// turn late work into a success; an end before the pod was created proves nothing.
+fn is_done_in_time(job: &Job, evidence: &Evidence<'_>, left: SignedDuration) -> bool {
+    let Evidence { census, now, .. } = evidence;
+    let Ok(deadline) = now.checked_add(left) else { return false };
+    let is_reached = has_all_completions(job, evidence.successes)
+        || success_rule(job, evidence.succeeded).is_some();
+    let is_in_time = |pod: &Arc<Pod>| match pod.ended_at() {
+        Some(ended) => ended <= deadline && pod.created.is_none_or(|created| created <= ended),
+        None => !pod.tracked,
+    };
+    is_reached
+        && census.active.is_empty()
+        && census.terminating.is_empty()
+        && census.pods.iter().all(is_in_time)
 }
 
 /// Too many failed indexes fail the Job. One failed index does so when no index is left. ([I14])

@@ -233,10 +233,13 @@ impl Pod {
 
     /// When the pod finished, by the first source that knows; never before it was created. ([D3])
     pub fn finished_at(&self) -> Option<Timestamp> {
+        self.ended_at().or_else(|| self.deletion.map(Deletion::requested_at)).max(self.created)
+    }
+
+    /// When a terminal pod ended, if its status shows that.
+    pub fn ended_at(&self) -> Option<Timestamp> {
         self.containers_finished_at()
             .or_else(|| self.ready.filter(|ready| ready.is_false).and_then(|ready| ready.since))
-            .or_else(|| self.deletion.map(Deletion::requested_at))
-            .max(self.created)
     }
 
     /// The latest end of the regular containers and sidecars, once all of them have ended.

@@ -20,6 +20,7 @@ pub(super) fn findings(manifest: &Manifest<'_>, wanted: &Value, rule: &str) -> V
     }
     let found = [
         container(manifest, wanted, &path),
+        sidecar(manifest, wanted, &path),
         operator(manifest, wanted, &path),
         values(manifest, wanted, &path),
     ];
@@ -49,6 +50,23 @@ fn container(manifest: &Manifest<'_>, wanted: &Value, path: &str) -> Option<Find
     };
     let field = format!("{path}.containerName");
     Some(manifest.found((Severity::Error, Code::ContainerUnknown), &field, problem, remedy))
+}
+
+/// A rule about a sidecar holds only where no other container has failed.
+fn sidecar(manifest: &Manifest<'_>, wanted: &Value, path: &str) -> Option<Finding> {
+    let name = wanted["containerName"].as_str()?;
+    let is_it = |each: &Value| each["name"] == name && each["restartPolicy"] == "Always";
+    let pod = manifest.pod();
+    if !items(&pod["initContainers"]).any(is_it) {
+        return None;
+    }
+    let problem = format!(
+        "{name} is a sidecar, which ends after the others: its exit code matches only where no \
+         other container has failed"
+    );
+    let field = format!("{path}.containerName");
+    let rule = (Severity::Warning, Code::SidecarExitCode);
+    Some(manifest.found(rule, &field, problem, "name the container whose failure is meant"))
 }
 
 fn operator(manifest: &Manifest<'_>, wanted: &Value, path: &str) -> Option<Finding> {

@@ -206,6 +206,20 @@ fn exit_codes_name_a_container_of_the_template() {
 }
 
 #[test]
+fn a_rule_that_names_a_sidecar_is_warned_about() {
+    let field = "spec.podFailurePolicy.rules[0].onExitCodes.containerName";
+    let rule = |name, policy| {
+        let mut job = with_rules(json!([exits_of(name, "FailJob", "In", json!([137]))]));
+        let init = &mut job["spec"]["template"]["spec"]["initContainers"];
+        *init = json!([{"name": "proxy", "image": "i", "restartPolicy": policy}]);
+        job
+    };
+    one(rule("proxy", json!("Always")), Code::SidecarExitCode, Severity::Warning, field);
+    clean(rule("proxy", json!(null)));
+    clean(rule("main", json!("Always")));
+}
+
+#[test]
 fn exit_codes_are_those_that_the_api_takes() {
     let values = "spec.podFailurePolicy.rules[0].onExitCodes.values";
     let rule = |operator: &str, codes: Value| with_rules(json!([exits("Count", operator, codes)]));

@@ -2,7 +2,8 @@
 //!
 //! The API merges a message that is appended to another: the last scalar and the last entry of a
 //! map win, lists grow, and messages inside merge in turn. So what the pod adds stands behind the
-//! bytes of the template, and no field needs to be known to be kept.
+//! bytes of the template, and no field needs to be known to be kept. Only the index variable stands
+//! before them.
 
 use std::sync::Arc;
 
@@ -252,9 +253,10 @@ fn with_index_variable(container: &Bytes) -> Bytes {
         name: COMPLETION_INDEX_ENV.to_owned(),
         value_from: Some(ValueSourceMessage { field }),
     };
-    let mut container = container.to_vec();
-    append(&mut container, &EnvMessage { env: vec![variable] });
-    container.into()
+    // The entries of a list keep their order on the wire, so the variable becomes the first one.
+    let mut message = EnvMessage { env: vec![variable] }.encode_to_vec();
+    message.extend_from_slice(container);
+    message.into()
 }
 
 #[cfg(test)]
@@ -356,7 +358,7 @@ mod tests {
             read::<EnvMessage>(container).env.into_iter().map(|it| it.name).collect()
         };
         let all: Vec<_> = containers.containers.iter().map(names).collect();
-        assert_eq!(all, [vec!["A", COMPLETION_INDEX_ENV], vec![COMPLETION_INDEX_ENV]]);
+        assert_eq!(all, [vec![COMPLETION_INDEX_ENV, "A"], vec![COMPLETION_INDEX_ENV]]);
         let init: Vec<_> = containers.init_containers.iter().map(names).collect();
         assert_eq!(init, [[COMPLETION_INDEX_ENV]]);
     }

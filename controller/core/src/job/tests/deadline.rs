@@ -1,6 +1,10 @@
 //! Tests `spec.activeDeadlineSeconds`.
 
-use super::builders::{JobBuilder, PodBuilder, api, failed, job, message, pod, pods, sync};
+use serde_json::json;
+
+use super::builders::{
+    JobBuilder, ago, api, await_deletion, complete, failed, job, message, pod, pods, sync,
+};
 
 fn deadline(seconds: i64) -> JobBuilder {
     job().size(1, 1).spec("activeDeadlineSeconds", seconds)
@@ -65,11 +69,92 @@ fn resuming_restarts_the_clock() {
     assert_eq!(sync(&mut api).requeue_seconds, Some(10));
 }
 
+/// Work that was done before the deadline completes the Job, however late the controller sees it.
+/// ([C7])
 #[test]
-fn enough_successes_do_not_outrun_a_deadline() {
-    let all: Vec<PodBuilder> = pods("Succeeded", 1);
-    let effects = sync(&mut api(deadline(10).started(15), all));
+fn work_that_was_done_before_the_deadline_completes_the_job() {
+    let done = |seconds| pod("a", "Succeeded").ended(0, seconds);
+    let unready = pod("a", "Succeeded").with(|pod| {
+        pod["status"]["conditions"] = json!([
+            {"type": "Ready", "status": "False", "lastTransitionTime": ago(5).to_string()}
+        ]);
+    });
+    let active = pod("b", "Running").on_node();
+    let failed_late = pod("b", "Failed").ended(1, 4);
+    let failed_before = pod("b", "Failed").ended(1, 8);
+    let released = pod("b", "Failed").untracked();
+    let (in_time, late) = (complete("CompletionsReached"), failed("DeadlineExceeded"));
+    // The deadline was 5 s ago.
+    for (row, (pods, expected)) in [
+        (vec![done(6)], &in_time),
+        (vec![done(5)], &in_time),
+        (vec![unready], &in_time),
+        (vec![done(6), failed_before], &in_time),
+        (vec![done(6), released], &in_time),
+        (vec![done(4)], &late),
+        (vec![done(6), failed_late], &late),
+        // It shows no end, or one before its beginning: its node's clock is wrong.
+        (vec![pod("a", "Succeeded")], &late),
+        (vec![done(120)], &late),
+        (vec![], &late),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let effects = sync(&mut api(deadline(10).started(15), pods));
+        assert_eq!((&effects.conditions, effects.requeue_seconds), (expected, None), "row {row}");
+        assert_eq!(effects.create_calls, 0, "row {row}");
+    }
+    for other in [active.clone(), active.terminating()] {
+        let effects = sync(&mut api(deadline(10).started(15), vec![done(6), other]));
+        assert_eq!(effects.conditions, ["FailureTarget/DeadlineExceeded"]);
+    }
+}
+
+/// What an earlier sync counted was in time: it would have ended a Job past its deadline.
+#[test]
+fn a_counted_success_whose_pod_is_gone_was_in_time() {
+    let half = || deadline(10).size(2, 2).started(15).status("succeeded", 1);
+    let effects = sync(&mut api(half(), vec![pod("b", "Succeeded").ended(0, 6)]));
+    assert_eq!((effects.conditions, effects.succeeded), (complete("CompletionsReached"), 2));
+    let effects = sync(&mut api(half(), vec![]));
     assert_eq!((effects.conditions, effects.succeeded), (failed("DeadlineExceeded"), 1));
+}
+
+/// A success policy that is met in time counts as well, also while a deletion is awaited.
+#[test]
+fn a_success_rule_that_was_met_before_the_deadline_completes_the_job() {
+    let rules = json!({"rules": [{"succeededIndexes": "0"}]});
+    let led = || deadline(10).indexed().size(2, 2).started(15).spec("successPolicy", rules.clone());
+    let ends = |leader, follower| {
+        vec![
+            pod("a", "Succeeded").index(0).ended(0, leader),
+            pod("b", "Failed").index(1).ended(143, follower),
+        ]
+    };
+    let effects = sync(&mut api(led(), ends(8, 7)));
+    assert_eq!(effects.conditions, complete("SuccessPolicy"));
+    let effects = sync(&mut api(led(), ends(8, 3)));
+    assert_eq!(effects.conditions, failed("DeadlineExceeded"));
+
+    let mut awaiting = api(led(), ends(8, 7));
+    await_deletion(&mut awaiting);
+    let effects = sync(&mut awaiting);
+    assert_eq!(effects.conditions, Vec::<String>::new());
+    assert!(effects.requeue_seconds.is_some_and(|seconds| seconds > 0), "no busy loop");
+    awaiting.memory.expectations.deleted.clear();
+    assert_eq!(sync(&mut awaiting).conditions, complete("SuccessPolicy"));
+}
+
+#[test]
+fn completions_that_were_reached_in_time_wait_for_the_watches_without_a_loop() {
+    let mut awaiting = api(deadline(10).started(15), vec![pod("a", "Succeeded").ended(0, 6)]);
+    await_deletion(&mut awaiting);
+    let effects = sync(&mut awaiting);
+    assert_eq!(effects.conditions, Vec::<String>::new());
+    assert!(effects.requeue_seconds.is_some_and(|seconds| seconds > 0), "no busy loop");
+    awaiting.memory.expectations.deleted.clear();
+    assert_eq!(sync(&mut awaiting).conditions, complete("CompletionsReached"));
 }
 
 /// A Job that is being deleted is not resumed, so that its clock does not restart each time. (found

@@ -108,6 +108,36 @@ fn the_first_rule_that_matches_and_can_be_acted_on_wins() {
     }
 }
 
+/// The kubelet ends sidecars after the others, so that their codes say nothing of a failure. ([F3])
+#[test]
+fn a_sidecar_s_exit_code_decides_nothing_where_another_container_has_failed() {
+    let ends = |code: i32, sidecar: i32| {
+        exit(code).container("initContainerStatuses", "proxy", sidecar).with(|pod| {
+            pod["spec"]["initContainers"] = json!([{"name": "proxy", "restartPolicy": "Always"}]);
+        })
+    };
+    let in_init = |pod: PodBuilder| pod.container("initContainerStatuses", "setup", 7);
+    let others = on_exit("FailJob", None, "NotIn", &[42, 7]);
+    let named = on_exit("FailJob", Some("proxy"), "In", &[137]);
+    let ignored = on_exit("Ignore", None, "In", &[143]);
+    let (fails, counts) = (failed("PodFailurePolicy"), Vec::<String>::new());
+    for (row, (rules, pod, expected, failures)) in [
+        (vec![others.clone()], ends(42, 143), &counts, 1),
+        (vec![others.clone()], in_init(ends(0, 143)), &counts, 1),
+        (vec![others], ends(0, 143), &fails, 1),
+        (vec![named.clone()], ends(1, 137), &counts, 1),
+        (vec![named], ends(0, 137), &fails, 1),
+        (vec![ignored.clone()], ends(1, 143), &counts, 1),
+        (vec![ignored], ends(0, 143), &counts, 0),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let effects = sync(&mut api(with_rules(&rules), vec![pod]));
+        assert_eq!((&effects.conditions, effects.failed), (expected, failures), "row {row}");
+    }
+}
+
 /// A rule with onExitCodes never checks conditions. ([F2])
 #[test]
 fn exit_codes_shut_out_conditions_of_the_same_rule() {

@@ -115,9 +115,42 @@ fn a_pod_of_an_index_knows_it() {
         "fieldPath": format!("metadata.labels['{index}']")}}});
     let containers = &pod["spec"]["containers"];
     assert_eq!(containers[0]["env"], json!([variable]));
-    assert_eq!(containers[1]["env"], json!([{"name": "X", "value": "1"}, variable]));
+    assert_eq!(containers[1]["env"], json!([variable, {"name": "X", "value": "1"}]));
     assert_eq!(containers[2]["env"], json!([{"name": "JOB_COMPLETION_INDEX", "value": "own"}]));
     assert_eq!(pod["spec"]["initContainers"][0]["env"], json!([variable]));
+}
+
+/// The kubelet expands `$(JOB_COMPLETION_INDEX)` only in variables that come later. ([B6])
+#[test]
+fn the_index_variable_stands_before_those_that_use_it() {
+    let shard = json!({"name": "SHARD", "value": "part-$(JOB_COMPLETION_INDEX)"});
+    let own = json!({"name": "JOB_COMPLETION_INDEX", "value": "own"});
+    let pod = body(
+        template(|template| {
+            template["spec"]["containers"] = json!([
+                {"name": "a", "env": [shard]}, {"name": "b", "env": [shard, own]}, {"name": "c"},
+            ]);
+            template["spec"]["initContainers"] = json!([
+                {"name": "i", "env": [shard]},
+                {"name": "s", "restartPolicy": "Always", "env": [shard]},
+            ]);
+        })
+        .indexed(),
+        Some(3),
+    );
+    let names = |list: &str, at: usize| -> Vec<String> {
+        let env = pod["spec"][list][at]["env"].as_array().cloned().unwrap_or_default();
+        env.iter().filter_map(|each| each["name"].as_str().map(str::to_owned)).collect()
+    };
+    for (list, at, expected) in [
+        ("containers", 0, vec!["JOB_COMPLETION_INDEX", "SHARD"]),
+        ("containers", 1, vec!["SHARD", "JOB_COMPLETION_INDEX"]),
+        ("containers", 2, vec!["JOB_COMPLETION_INDEX"]),
+        ("initContainers", 0, vec!["JOB_COMPLETION_INDEX", "SHARD"]),
+        ("initContainers", 1, vec!["JOB_COMPLETION_INDEX", "SHARD"]),
+    ] {
+        assert_eq!(names(list, at), expected, "{list}[{at}]");
+    }
 }
 
 /// A template without labels is refused before any call. ([B8])

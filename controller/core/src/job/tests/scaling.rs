@@ -9,6 +9,7 @@ use crate::view::{Phase, ReadyCondition, Version};
 use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::JobStatus;
+use serde_json::json;
 
 const COMPLETE: [&str; 2] =
     ["SuccessCriteriaMet/CompletionsReached", "Complete/CompletionsReached"];
@@ -411,4 +412,62 @@ fn a_new_process_counts_at_once_the_pods_that_it_did_not_create() {
     api.memory = Memory::default();
     let effects = sync(&mut api);
     assert_eq!((effects.writes.len(), effects.active), (1, 2));
+}
+
+/// Without completions, the success of any pod stands for all. ([C9])
+#[test]
+fn a_work_queue_with_a_success_does_not_fail_by_a_later_failure() {
+    let queue = || job().size(3, None).spec("backoffLimit", 0);
+    let (running, ok) = (pod("c", "Running").on_node(), pod("a", "Succeeded").ended(0, 20));
+    let ko = pod("b", "Failed").ended(1, 10);
+    // The success was counted before, or ends up in the same sync as the failure.
+    let counted = queue().status("succeeded", 1);
+    for (job, ended) in [(counted, vec![ko.clone()]), (queue(), vec![ok.clone(), ko.clone()])] {
+        let mut api = api(job, [ended, vec![running.clone()]].concat());
+        let effects = sync(&mut api);
+        assert_eq!((effects.active, effects.succeeded, effects.failed), (1, 1, 1));
+        assert_eq!((effects.deleted.len(), effects.conditions.len()), (0, 0));
+    }
+    let effects = sync(&mut api(queue(), vec![ok.clone(), ko.clone()]));
+    assert_eq!(effects.conditions, COMPLETE);
+
+    // Before the first success, and where completions are counted, the limit holds.
+    for job in [queue(), job().size(3, 3).spec("backoffLimit", 0).status("succeeded", 1)] {
+        let effects = sync(&mut api(job, vec![ko.clone(), running.clone()]));
+        assert_eq!(effects.conditions, ["FailureTarget/BackoffLimitExceeded"]);
+    }
+    // FailJob and the deadline still fail it, and so do restarts in place, which never end.
+    let done = || queue().status("succeeded", 1);
+    let codes = json!({"operator": "In", "values": [1]});
+    let rule = json!([{"action": "FailJob", "onExitCodes": codes}]);
+    let effects = sync(&mut api(done().failure_policy(rule), vec![ko, running.clone()]));
+    assert_eq!(effects.conditions, ["FailureTarget/PodFailurePolicy"]);
+    let late = done().spec("activeDeadlineSeconds", 10).started(15);
+    let effects = sync(&mut api(late, vec![running]));
+    assert_eq!(effects.conditions, ["FailureTarget/DeadlineExceeded"]);
+    let on_failure = |template: &mut serde_json::Value| {
+        template["spec"]["template"]["spec"]["restartPolicy"] = "OnFailure".into();
+    };
+    let restarting = vec![pod("c", "Running").on_node().restarts(1)];
+    let effects = sync(&mut api(done().with(on_failure), restarting));
+    assert_eq!(effects.conditions, ["FailureTarget/BackoffLimitExceeded"]);
+}
+
+/// Ignored failures are limited so that pods are not replaced without end; here none is.
+#[test]
+fn a_work_queue_with_a_success_does_not_fail_by_its_disruption_limit() {
+    let limited = |succeeded: i32| {
+        job()
+            .size(2, None)
+            .status("succeeded", succeeded)
+            .failure_policy(json!([
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+            ]))
+            .meta("annotations", json!({"epilogue.dev/disruption-limit": "0"}))
+    };
+    let disrupted = || vec![pod("a", "Failed").condition("DisruptionTarget")];
+    let effects = sync(&mut api(limited(1), disrupted()));
+    assert!(!effects.conditions.iter().any(|each| each.starts_with("Failed")));
+    let effects = sync(&mut api(limited(0), disrupted()));
+    assert!(effects.conditions.contains(&"Failed/DisruptionLimitExceeded".to_owned()));
 }
