@@ -128,6 +128,8 @@ pub mod disruption_reason {
     pub const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
     /// Pod GC deletes the pod.
     pub const DELETION_BY_POD_GC: &str = "DeletionByPodGC";
+    /// The kubelet rejected the pod for a reason of its node.
+    pub const REJECTED_BY_KUBELET: &str = "RejectedByKubelet";
 }
 
 /// Annotations and taints that agent and controller write on nodes, and on pods of nodes that go

@@ -100,6 +100,11 @@ pub struct Args {
     /// Burst of requests to the API server beyond --kube-api-qps.
     #[arg(long, value_name = "N", default_value_t = 0)]
     kube_api_burst: u32,
+    /// Whether a pod that its kubelet rejected for a reason of the node, such as OutOfcpu, becomes a
+    /// disruption target before it is counted.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
+    rejected_pods_disruption_target: bool,
     /// Log format: json, or text for people.
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     log_format: LogFormat,
@@ -170,6 +175,7 @@ impl Args {
                 max_uncounted_pods: self.max_uncounted_pods,
                 max_pod_create_delete_per_sync: self.max_pod_create_delete_per_sync,
                 expectations_timeout: backoff(self.expectations_timeout),
+                rejected_disruption_target: self.rejected_pods_disruption_target,
                 ..Settings::default()
             },
             batching: match self.sync_job_batch_period {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use controller_core::job::{
     Answer, Body, LiveJob, Step, WrittenPod, claim_patch, delete_options, fail_pending_patch,
-    pod_body, remove_finalizer_patch, status_body, strip_patch,
+    mark_rejected_patch, pod_body, remove_finalizer_patch, status_body, strip_patch,
 };
 use controller_core::podgc::{self, Call, PodWrite};
 use controller_core::view::{Job, JobKey, Pod, Reply, Version, WireJob};
@@ -98,7 +98,14 @@ impl Executor {
                 self.patch(pod, remove_finalizer_patch(pod)).await.map(Answer::Pod)
             }
             Step::Delete(pod, version) => self.delete(pod, *version).await,
-            Step::FailPending(pod) => self.fail_pending(pod).await.map(Answer::Pod),
+            Step::FailPending(pod) => {
+                let patch = fail_pending_patch(pod, self.clock.now());
+                self.patch_pod_status(pod, &patch).await.map(Answer::Pod)
+            }
+            Step::MarkRejected(pod) => {
+                let patch = mark_rejected_patch(pod, self.clock.now());
+                self.patch_pod_status(pod, &patch).await.map(Answer::Pod)
+            }
             Step::WriteStatus(status) => match status_body(job, status) {
                 Ok(body) => self.write_status(job, body).await.map(Answer::Job),
                 Err(error) => Err(unwritable(&error)),
@@ -225,10 +232,9 @@ impl Executor {
         self.call(Method::DELETE, path, JSON, options, &NOTHING).await
     }
 
-    async fn fail_pending(&self, pod: &Pod) -> Outcome<WrittenPod> {
+    async fn patch_pod_status(&self, pod: &Pod, patch: &Value) -> Outcome<WrittenPod> {
         let path = format!("{}/status", pod_path(&pod.namespace, &pod.name));
-        let patch = fail_pending_patch(pod, self.clock.now());
-        self.patch_at(&path, &patch, pod.version).await
+        self.patch_at(&path, patch, pod.version).await
     }
 
     /// A status that is new is newer than all that is known. The API takes it only from whoever

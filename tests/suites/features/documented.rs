@@ -119,3 +119,46 @@ async fn the_exit_code_of_a_sidecar_decides_nothing_where_main_has_failed() {
     assert_eq!((state.succeeded, state.failed), (1, 1));
     bed.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_its_kubelet_rejected_is_a_disruption_target() {
+    let bed = bed(&[NO_BACKOFF]).await;
+    let rule = json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]});
+    let rejected = |name: &str, reason: &str| {
+        job(name)
+            .spec("backoffLimit", 0)
+            .spec("podFailurePolicy", json!({"rules": [rule]}))
+            .script(&format!("reject={reason} times=1; succeed"))
+    };
+    let of_nodes = [
+        ("device", "UnexpectedAdmissionError"),
+        ("cpu", "OutOfcpu"),
+        ("pods", "OutOfpods"),
+        ("label", "NodeAffinity"),
+        ("down", "NodeShutdown"),
+    ];
+    for (name, reason) in of_nodes {
+        bed.create(rejected(name, reason)).await;
+    }
+    bed.create(rejected("sysctl", "SysctlForbidden")).await;
+    for (name, reason) in of_nodes {
+        let state = bed.finished(name, SOON).await;
+        assert_eq!(state.conditions, ["SuccessCriteriaMet", "Complete"], "{name}");
+        assert_eq!((state.succeeded, state.failed), (1, 0), "{name}");
+        let targets: Vec<_> = bed.pods(name).await.into_iter().filter_map(target).collect();
+        let message = format!("the kubelet rejected the pod: {reason}");
+        assert_eq!(targets, [("RejectedByKubelet".to_owned(), message)], "{name}");
+        bed.pods_are_released(name, 2).await;
+    }
+    let own = bed.finished("sysctl", SOON).await;
+    assert_eq!((own.conditions, own.failed), (vec!["FailureTarget".into(), "Failed".into()], 1));
+    assert_eq!(bed.pods("sysctl").await.into_iter().filter_map(target).count(), 0);
+    bed.stop().await;
+}
+
+/// Reason and message of a pod's DisruptionTarget.
+fn target(pod: Pod) -> Option<(String, String)> {
+    let conditions = pod.status?.conditions?;
+    let target = conditions.into_iter().find(|each| each.type_ == "DisruptionTarget")?;
+    Some((target.reason.unwrap_or_default(), target.message.unwrap_or_default()))
+}

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use controller_core::job::{
     Claim, ClaimKind, End, PodDraft, PodOutcomes, PodPlan, PodStage, SkipReason, StatusPlan,
-    SyncInput, counts_as_failure, failure_action, has_valid_index, plan_pods, plan_status,
-    status_text,
+    SyncInput, counts_as_failure, failure_action, has_valid_index, is_rejected_by_node, plan_pods,
+    plan_status, status_text,
 };
 use controller_core::view::{Job, Phase, Pod, Uid};
 use epilogue_common::finding_code::FindingCode as Code;
@@ -123,7 +123,10 @@ impl<'a> Lists<'a> {
 /// Explains a Job from what one sync would see.
 pub(crate) fn explain(input: &SyncInput<'_>, warnings: Option<Vec<Warning>>) -> Explanation {
     let plan = plan_pods(input);
-    let status = (!plan.is_skipped()).then(|| plan_status(&plan, &PodOutcomes::expected(&plan)));
+    // A sync that sets DisruptionTarget counts nothing.
+    let marks = matches!(plan.pods, PodStage::MarkRejected(_));
+    let status =
+        (!plan.is_skipped() && !marks).then(|| plan_status(&plan, &PodOutcomes::expected(&plan)));
     let settled = status.as_ref().and_then(StatusPlan::expected_settle);
     let released = status.as_ref().map_or(&[][..], |status| &status.release);
     let lists = Lists::of(&plan);
@@ -351,6 +354,7 @@ fn finished_class(pod: &Pod) -> Class {
 
 fn failed_class(job: &Job, pod: &Pod) -> Class {
     let state = match pod.phase {
+        Phase::Failed if is_rejected_by_node(pod) => "its kubelet rejected it",
         Phase::Failed => "its phase is Failed",
         _ => "being deleted (podReplacementPolicy: TerminatingOrFailed)",
     };
@@ -398,6 +402,9 @@ fn pod_lines(plan: &PodPlan) -> Vec<String> {
         PodStage::Delete { victims, .. } => lines.push(format!("delete {}", named(victims))),
         PodStage::FailPending(pods) => {
             lines.push(format!("fail {}, which did not start", named(pods)));
+        }
+        PodStage::MarkRejected(pods) => {
+            lines.push(format!("set DisruptionTarget on {}, rejected by the kubelet", named(pods)));
         }
         PodStage::Refuse(problem) => lines.push(format!("create no pod: {problem}")),
     }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use epilogue_common::names::pod_condition::PENDING_TIMEOUT;
+use epilogue_common::names::pod_condition::{DISRUPTION_TARGET, PENDING_TIMEOUT};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::JobStatus;
@@ -182,6 +182,10 @@ impl FakeApi {
                 self.delete(&pod.uid).map(|_| Answer::Deleted)
             }
             Step::FailPending(pod) => self.fail_pending(pod),
+            Step::MarkRejected(pod) => {
+                self.check_version(&pod.uid, Some(pod.version))?;
+                self.change(&pod.uid, |pod, _| set_condition(pod, DISRUPTION_TARGET))
+            }
             Step::WriteStatus(status) => self.write_status(status).map(Answer::Job),
         }
     }
@@ -263,11 +267,7 @@ impl FakeApi {
 
     fn fail_pending(&mut self, pod: &Pod) -> Outcome<Answer> {
         self.change(&pod.uid, |pod, _| {
-            if !pod.has_condition(PENDING_TIMEOUT) {
-                let mut conditions = pod.conditions.to_vec();
-                conditions.push(Condition { kind: PENDING_TIMEOUT.into(), status: "True".into() });
-                pod.conditions = conditions.into();
-            }
+            set_condition(pod, PENDING_TIMEOUT);
             if pod.node.is_none() {
                 pod.phase = Phase::Failed;
             }
@@ -313,6 +313,13 @@ impl FakeApi {
 
 fn written(pod: &Pod) -> WrittenPod {
     WrittenPod { uid: pod.uid.clone(), name: Arc::clone(&pod.name), version: pod.version }
+}
+
+fn set_condition(pod: &mut Pod, kind: &str) {
+    let mut conditions = pod.conditions.to_vec();
+    conditions.retain(|each| &*each.kind != kind);
+    conditions.push(Condition { kind: kind.into(), status: "True".into() });
+    pod.conditions = conditions.into();
 }
 
 fn owner(job: &Job) -> Arc<Owner> {

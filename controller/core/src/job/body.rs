@@ -2,8 +2,9 @@
 //! the format of the Job that it is made from.
 
 use epilogue_common::names::TRACKING_FINALIZER;
+use epilogue_common::names::disruption_reason::REJECTED_BY_KUBELET;
 use epilogue_common::names::media_type::{JSON, PROTOBUF, PROTOBUF_MAGIC};
-use epilogue_common::names::pod_condition::PENDING_TIMEOUT;
+use epilogue_common::names::pod_condition::{DISRUPTION_TARGET, PENDING_TIMEOUT};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::JobStatus;
 use prost::Message;
@@ -228,5 +229,19 @@ pub fn fail_pending_patch(pod: &Pod, now: Timestamp) -> Value {
     json!({
         "metadata": {"uid": pod.uid.as_str(), "resourceVersion": pod.version.to_string()},
         "status": status,
+    })
+}
+
+/// The strategic-merge patch of `pods/status` for a pod that its kubelet rejected. It names the
+/// version that was read.
+pub fn mark_rejected_patch(pod: &Pod, now: Timestamp) -> Value {
+    let reason = pod.gc.reason().unwrap_or_default();
+    json!({
+        "metadata": {"uid": pod.uid.as_str(), "resourceVersion": pod.version.to_string()},
+        "status": {"conditions": [{
+            "type": DISRUPTION_TARGET, "status": "True", "reason": REJECTED_BY_KUBELET,
+            "message": format!("the kubelet rejected the pod: {reason}"),
+            "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        }]},
     })
 }

@@ -1,7 +1,7 @@
 //! Defines the input of a plan: the Job, its pods, what the process remembers of it, the time and
 //! the settings.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -55,6 +55,8 @@ pub struct Settings {
     pub max_pod_create_delete_per_sync: usize,
     /// `--expectations-timeout`.
     pub expectations_timeout: SignedDuration,
+    /// `--rejected-pods-disruption-target`.
+    pub rejected_disruption_target: bool,
     /// Pods in the first batch of a slow start.
     pub slow_start_initial_batch: usize,
 }
@@ -69,6 +71,7 @@ impl Default for Settings {
             max_uncounted_pods: 500,
             max_pod_create_delete_per_sync: 500,
             expectations_timeout: SignedDuration::from_mins(5),
+            rejected_disruption_target: true,
             slow_start_initial_batch: 1,
         }
     }
@@ -101,6 +104,9 @@ pub struct Memory {
     pub creation_in_doubt: bool,
     /// Pods whose finalizer we removed, while their watch event is pending. ([E2])
     pub removed_finalizers: HashSet<Uid>,
+    /// Since when DisruptionTarget is tried to be set on pods that their kubelet rejected; the
+    /// earliest time where the API refuses it for good.
+    pub marking_since: HashMap<Uid, Timestamp>,
     /// Whether the write that finished the Job succeeded. ([E3])
     pub finished: bool,
     /// Since when the status lacks pods that we created, because their count waits.
@@ -160,6 +166,10 @@ pub enum MemoryUpdate {
     RemovingFinalizer(Vec<Uid>),
     /// These pods keep their finalizer.
     FinalizerKept(Vec<Uid>),
+    /// We are about to set DisruptionTarget on these pods.
+    Marking(Vec<Uid>),
+    /// The API refuses for good to set DisruptionTarget on this pod.
+    MarkRefused(Uid),
     /// The API returned this version for our own write of a pod.
     PodWritten(Version),
     /// The API returned this version for our own write of the Job.
@@ -207,6 +217,14 @@ impl Memory {
             MemoryUpdate::Created(version) | MemoryUpdate::PodWritten(version) => {
                 self.written.pods = self.written.pods.max(version);
             }
+            MemoryUpdate::Marking(pods) => {
+                for pod in pods {
+                    self.marking_since.entry(pod).or_insert(now);
+                }
+            }
+            MemoryUpdate::MarkRefused(pod) => {
+                self.marking_since.insert(pod, Timestamp::MIN);
+            }
             MemoryUpdate::CreationInDoubt => self.creation_in_doubt = true,
             MemoryUpdate::PodsConfirmed(version) => {
                 self.creation_in_doubt = false;
@@ -232,6 +250,7 @@ impl Memory {
         }
         if !pod.tracked {
             self.removed_finalizers.remove(&pod.uid);
+            self.marking_since.remove(&pod.uid);
         }
     }
 
@@ -239,6 +258,7 @@ impl Memory {
     pub fn saw_pod_gone(&mut self, pod: &Uid) {
         self.expectations.deleted.remove(pod);
         self.removed_finalizers.remove(pod);
+        self.marking_since.remove(pod);
     }
 
     /// Records that a watch showed the Job.

@@ -15,6 +15,7 @@ mod pod_template;
 mod pods;
 mod policies;
 mod progress;
+mod rejected;
 mod report;
 mod status_plan;
 mod steps;
@@ -27,8 +28,8 @@ mod tests;
 pub use crate::index_set::IndexSet;
 pub use backoff::PerIndex;
 pub use body::{
-    Body, claim_patch, delete_options, fail_pending_patch, remove_finalizer_patch, status_body,
-    strip_patch,
+    Body, claim_patch, delete_options, fail_pending_patch, mark_rejected_patch,
+    remove_finalizer_patch, status_body, strip_patch,
 };
 pub use census::{Census, Uncounted, counts_as_failure, failure_action, has_valid_index};
 pub use facts::{Facts, Indexes};
@@ -43,6 +44,7 @@ pub use pod_template::pod_body;
 pub use pods::{PodStage, Purpose};
 pub use policies::FailureAction;
 pub use progress::Progress;
+pub use rejected::is_rejected_by_node;
 pub use report::WaitsFor;
 pub use status_plan::{PodOutcomes, Settle, StatusPlan, plan_status, status_text};
 pub use steps::{

@@ -2,6 +2,7 @@
 //! known before any call is answered.
 
 use std::fmt;
+use std::sync::Arc;
 
 use epilogue_common::names::MANAGED_BY;
 use jiff::SignedDuration;
@@ -14,8 +15,8 @@ use super::pods::{PodDecision, PodStage};
 use super::report::WaitsFor;
 use super::steps::{Action, Claim};
 use super::verdict::{Evidence, Verdict};
-use super::{IndexSet, adoption, facts, pods, verdict};
-use crate::view::{CompletionMode, Job, Version};
+use super::{IndexSet, adoption, facts, pods, rejected, verdict};
+use crate::view::{CompletionMode, Job, Pod, Version};
 
 /// When a stale sync is tried again if the awaited event does not come.
 pub(super) const STALE_RETRY: SignedDuration = SignedDuration::from_secs(1);
@@ -112,7 +113,11 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
     let Claims { pods, patches } = adoption::decide(input);
     let tracked = adoption::untracked(input.job, &pods, input.memory);
     let pods = adoption::with_tracked(pods, &tracked);
+    let rejected = rejected::unmarked(input, &pods);
     let facts = Facts::read(input, pods, options);
+    if !rejected.is_empty() {
+        return marking(input, facts, rejected, [patches, tracked].concat());
+    }
     let verdict = decide_end(&facts);
     let PodDecision { stage, manages_pods, action, wake, waits_for } =
         pods::decide(&facts, verdict.as_ref(), input.settings);
@@ -136,6 +141,28 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
         requeue_after: earliest([wake, deadline, awaits]),
         waits_for: waits(&facts, verdict.as_ref()).into_iter().chain(waits_for).collect(),
         verdict,
+        facts,
+    }
+}
+
+/// Sets DisruptionTarget on rejected pods. They are counted by the next sync, which sees it.
+fn marking(
+    input: &SyncInput<'_>,
+    facts: Facts,
+    rejected: Vec<Arc<Pod>>,
+    claims: Vec<Claim>,
+) -> PodPlan {
+    PodPlan {
+        skip: None,
+        claims,
+        verdict: None,
+        waits_for: vec![WaitsFor::Watches],
+        pods: PodStage::MarkRejected(rejected),
+        confirms: input.memory.creation_in_doubt.then_some(input.seen.pods),
+        manages_pods: false,
+        unreported: facts.options.problems != input.memory.reported,
+        action: Action::Reconciling,
+        requeue_after: Some(STALE_RETRY),
         facts,
     }
 }

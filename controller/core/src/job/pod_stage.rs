@@ -210,6 +210,43 @@ pub(super) fn failed_pending(
     result
 }
 
+/// A refusal is final: the pod then counts as it is. Any other failure is tried again.
+pub(super) fn marked_rejected(
+    pods: &[Arc<Pod>],
+    outcomes: impl Iterator<Item = Outcome<WrittenPod>>,
+) -> (Vec<SideEffect>, Option<Failure>) {
+    let (mut side_effects, mut failed) = (Vec::new(), None);
+    for (pod, outcome) in pods.iter().zip(outcomes) {
+        let failure = match outcome {
+            Ok(written) => {
+                let version = MemoryUpdate::PodWritten(written.version);
+                side_effects.push(SideEffect::Remember(version));
+                continue;
+            }
+            // The pod is gone, or has changed since we saw it.
+            Err(failure)
+                if matches!(failure.kind, FailureKind::NotFound | FailureKind::Conflict) =>
+            {
+                continue;
+            }
+            Err(failure) => failure,
+        };
+        let reason = pod.gc.reason().unwrap_or_default();
+        let message = format!(
+            "Pod {}, which its kubelet rejected ({reason}), does not get DisruptionTarget: {}",
+            pod.name, failure.message
+        );
+        side_effects
+            .push(SideEffect::Event(EventDraft::warning("FailedDisruptionTarget", message)));
+        if matches!(failure.kind, FailureKind::Forbidden | FailureKind::Invalid) {
+            side_effects.push(SideEffect::Remember(MemoryUpdate::MarkRefused(pod.uid.clone())));
+        } else {
+            failed = Some(failure);
+        }
+    }
+    (side_effects, failed)
+}
+
 /// `Created pod: a` for one, `Created pods: a, b` for more.
 fn pods_message(verb: &str, names: &[Arc<str>]) -> String {
     if let [only] = names {

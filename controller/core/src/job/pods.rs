@@ -36,6 +36,8 @@ pub enum PodStage {
     Create(Vec<PodDraft>),
     /// Fail these, which do not start.
     FailPending(Vec<Arc<Pod>>),
+    /// Set DisruptionTarget on these, which their kubelets rejected; nothing else is done meanwhile.
+    MarkRejected(Vec<Arc<Pod>>),
     /// Create nothing, because the template does not allow it. ([B8])
     Refuse(&'static str),
 }
@@ -265,6 +267,7 @@ impl fmt::Display for PodStage {
             }
             Self::Create(drafts) => write!(formatter, "create {}", drafts.len()),
             Self::FailPending(pods) => write!(formatter, "fail {} pending", pods.len()),
+            Self::MarkRejected(pods) => write!(formatter, "mark {} rejected", pods.len()),
             Self::Refuse(problem) => formatter.write_str(problem),
         }
     }

@@ -45,6 +45,7 @@ enum Stage {
     Create(SlowStart),
     Delete,
     FailPending,
+    MarkRejected,
     Flush(StatusPlan),
     Release(StatusPlan),
     /// The end that the second write stores, and the failure of a release.
@@ -143,6 +144,7 @@ impl Progress {
                 Stage::Create(slow_start) => self.created(slow_start, outcomes),
                 Stage::Delete => self.deleted(outcomes),
                 Stage::FailPending => self.failed_pending(outcomes),
+                Stage::MarkRejected => self.marked_rejected(outcomes),
                 Stage::Flush(plan) => self.flushed(plan, outcomes),
                 Stage::Release(plan) => self.released(plan, outcomes),
                 Stage::Settle(end, failure) => self.settled(end, failure, outcomes),
@@ -240,6 +242,12 @@ impl Progress {
             PodStage::FailPending(pods) => {
                 (Stage::FailPending, pods.iter().cloned().map(Step::FailPending).collect())
             }
+            PodStage::MarkRejected(pods) => {
+                let uids = pods.iter().map(|pod| pod.uid.clone()).collect();
+                let marking = MemoryUpdate::Marking(uids);
+                self.side_effects.push(SideEffect::Remember(marking));
+                (Stage::MarkRejected, pods.iter().cloned().map(Step::MarkRejected).collect())
+            }
             PodStage::Refuse(problem) => {
                 let problem = *problem;
                 let message = format!("Error creating: {problem}");
@@ -281,6 +289,17 @@ impl Progress {
         let outcomes = outcomes.into_iter().map(pod);
         let result = pod_stage::failed_pending(&self.plan.facts, pods, outcomes);
         self.end_pods(result)
+    }
+
+    /// The next sync counts the pods, and reads what the watch then shows of them.
+    fn marked_rejected(&mut self, outcomes: Vec<Outcome<Answer>>) -> Next {
+        let PodStage::MarkRejected(pods) = &self.plan.pods else {
+            return (Stage::Done(None), Vec::new());
+        };
+        let outcomes = outcomes.into_iter().map(pod);
+        let (side_effects, failure) = pod_stage::marked_rejected(pods, outcomes);
+        self.side_effects.extend(side_effects);
+        (Stage::Done(failure), Vec::new())
     }
 
     fn end_pods(&mut self, result: PodResult) -> Next {

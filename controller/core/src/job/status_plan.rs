@@ -373,7 +373,10 @@ impl PodOutcomes {
         match &plan.pods {
             PodStage::Create(drafts) => Self { active: outcomes.active + drafts.len(), ..outcomes },
             PodStage::Delete { victims, .. } => outcomes.without(victims),
-            PodStage::None | PodStage::FailPending(_) | PodStage::Refuse(_) => outcomes,
+            PodStage::None
+            | PodStage::FailPending(_)
+            | PodStage::MarkRejected(_)
+            | PodStage::Refuse(_) => outcomes,
         }
     }
 }

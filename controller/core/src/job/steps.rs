@@ -28,6 +28,8 @@ pub enum Step {
     Delete(Arc<Pod>, Option<Version>),
     /// Set the condition of a pod that does not start; this also fails a pod without a node.
     FailPending(Arc<Pod>),
+    /// Set DisruptionTarget on a pod that its kubelet rejected, before it is counted.
+    MarkRejected(Arc<Pod>),
     /// Replace the Job's status.
     WriteStatus(Box<JobStatus>),
     /// Remove the tracking finalizer from a pod that is counted.

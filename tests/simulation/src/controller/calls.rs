@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use controller_core::job::{Answer, Claim, LiveJob, PodPlan, Step, WrittenPod};
+use controller_core::job::{
+    Answer, Claim, LiveJob, PodPlan, Step, WrittenPod, mark_rejected_patch,
+};
 use controller_core::view::{Job, Pod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
@@ -38,6 +40,7 @@ pub(crate) fn described(step: &Step) -> String {
             format!("removes the finalizer of {} {:?}", pod.uid, pod.phase)
         }
         Step::FailPending(pod) => format!("fails {}, which is pending", pod.uid),
+        Step::MarkRejected(pod) => format!("marks {}, which is rejected", pod.uid),
         Step::WriteStatus(status) => {
             let conditions: Vec<String> = status
                 .conditions
@@ -167,6 +170,10 @@ impl World {
                 Ok(Answer::Pod(written(&pod)))
             }
             Step::FailPending(pod) => self.fail_pending(pod),
+            Step::MarkRejected(pod) => {
+                let patch = mark_rejected_patch(pod, self.api.now);
+                Ok(Answer::Pod(written(&*self.api.patch_status(&pod.uid, &patch)?)))
+            }
             Step::WriteStatus(status) => {
                 let before = self.api.jobs.get(&job.key).map(|stored| Arc::clone(&stored.view));
                 let outcome = self.api.write_status(job, status);

@@ -125,7 +125,7 @@ impl World {
             Step::Claim(_) => Met::CrashInClaim,
             Step::Create(_) => Met::CrashInCreation,
             Step::Strip(_) => Met::CrashInStrip,
-            Step::Delete(..) | Step::FailPending(_) => Met::CrashInDeletion,
+            Step::Delete(..) | Step::FailPending(_) | Step::MarkRejected(_) => Met::CrashInDeletion,
             Step::WriteStatus(_) => Met::CrashInStatus,
             Step::RemoveFinalizer(_) => Met::CrashInRelease,
         });

@@ -325,6 +325,7 @@ fn plan_text(plan: &PodPlan) -> String {
         }
         PodStage::Refuse(why) => format!("refuse: {why}"),
         PodStage::FailPending(pods) => format!("fail {} pending", pods.len()),
+        PodStage::MarkRejected(pods) => format!("mark {} rejected", pods.len()),
     };
     format!(
         "plans {} at {}: {pods}; active {} terminating {} tracked {} claims {} verdict {:?} \

@@ -277,6 +277,8 @@ impl Digest<'_> {
             expectations,
             creation_in_doubt,
             removed_finalizers,
+            // No pod of these scopes is rejected.
+            marking_since: _,
             finished,
             counts_wait_since,
             backoff: _,
@@ -414,6 +416,10 @@ impl Digest<'_> {
                 self.uid(&pod.uid);
             }
             Step::ConfirmPods => self.put(9_u64),
+            Step::MarkRejected(pod) => {
+                self.put(10_u64);
+                self.read_pod(pod);
+            }
         }
     }
 }

@@ -349,7 +349,7 @@ impl State {
                     blind || version.is_none_or(|version| version == stored.version)
                 })
             }
-            Step::FailPending(pod) => {
+            Step::FailPending(pod) | Step::MarkRejected(pod) => {
                 self.api.pods.get(&pod.uid).is_some_and(|stored| stored.version == pod.version)
             }
             Step::ConfirmJob | Step::ConfirmPods => false,

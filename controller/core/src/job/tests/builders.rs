@@ -406,7 +406,11 @@ fn effects(api: &FakeApi, trace: Trace) -> Effects {
             Step::Delete(pod, _) => deleted.push(pod.name.to_string()),
             Step::Strip(_) | Step::RemoveFinalizer(_) => patches += 1,
             Step::WriteStatus(status) => writes.push((**status).clone()),
-            Step::ConfirmJob | Step::ConfirmPods | Step::Claim(_) | Step::FailPending(_) => {}
+            Step::ConfirmJob
+            | Step::ConfirmPods
+            | Step::Claim(_)
+            | Step::FailPending(_)
+            | Step::MarkRejected(_) => {}
         }
     }
     let status = &api.job.status;

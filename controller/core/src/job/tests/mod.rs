@@ -16,6 +16,7 @@ mod options;
 mod plan_text;
 mod pod_template;
 mod properties;
+mod rejected;
 mod replacement_policy;
 mod scaling;
 mod sequences;
