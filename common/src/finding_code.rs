@@ -45,6 +45,7 @@ codes! {
     FinalizerJobGone = "finalizer-job-gone",
     FinalizerJobFinished = "finalizer-job-finished",
     FinalizerNoJob = "finalizer-no-job",
+    FinalizerNotRemoved = "finalizer-not-removed",
     PodNotCounted = "pod-not-counted",
     PodHeldByFinalizers = "pod-held-by-finalizers",
     StaleDisruptionTarget = "stale-disruption-target",

@@ -48,14 +48,20 @@ impl Recorder {
         self.record_of(Regarding::of(job), event);
     }
 
-    /// Queues an event of a Job that may be unreadable. Never waits.
-    pub(crate) fn record_of(&self, job: Regarding, event: EventDraft) {
+    /// Queues an event of a Job that may be unreadable, or of a pod. Never waits.
+    pub(crate) fn record_of(&self, regarding: Regarding, event: EventDraft) {
         let mut series = self.series.lock();
         let dropped = series.dropped();
-        series.record(job, event, self.identity.clock.now());
+        series.record(regarding, event, self.identity.clock.now());
         self.metrics.events_dropped.inc_by(series.dropped() - dropped);
         drop(series);
         self.recorded.notify_one();
+    }
+
+    /// The next event to write.
+    #[cfg(test)]
+    pub(crate) fn next_for_tests(&self) -> Option<EventWrite> {
+        self.series.lock().next(self.identity.clock.now())
     }
 
     /// Writes events until `token` is cancelled, then flushes the rest for at most 3 s.
@@ -119,6 +125,7 @@ impl Recorder {
     fn event(&self, write: &EventWrite) -> Event {
         let regarding = &write.regarding;
         let namespace = Some(regarding.key.namespace.to_string());
+        let (api_version, kind) = regarding.kind.names();
         Event {
             metadata: ObjectMeta {
                 name: Some(write.name.clone()),
@@ -126,8 +133,8 @@ impl Recorder {
                 ..ObjectMeta::default()
             },
             involved_object: ObjectReference {
-                api_version: Some("batch/v1".to_owned()),
-                kind: Some("Job".to_owned()),
+                api_version: Some(api_version.to_owned()),
+                kind: Some(kind.to_owned()),
                 name: Some(regarding.key.name.to_string()),
                 namespace,
                 uid: Some(regarding.uid.to_string()),

@@ -3,11 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use controller_core::event_series::Regarding;
+use controller_core::job::refused_release;
 use controller_core::orphans::Orphans;
 use controller_core::view::{JobKey, Pod, Uid};
 use epilogue_common::outcome::{Failure, FailureKind};
 
 use crate::dispatch::Dispatch;
+use crate::events::Recorder;
 use crate::execute::Executor;
 use crate::workqueue::{Process, Queue};
 
@@ -16,6 +19,7 @@ use crate::workqueue::{Process, Queue};
 pub(crate) struct Cleaner {
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) executor: Arc<Executor>,
+    pub(crate) recorder: Arc<Recorder>,
     pub(crate) manage_all_jobs: bool,
 }
 
@@ -33,6 +37,7 @@ impl Cleaner {
         let outcomes = self.executor.remove_finalizers(&pods).await;
         kept.extend(pods.into_iter().zip(outcomes).filter_map(|(pod, outcome)| {
             let failure = outcome.err().filter(|it| it.kind != FailureKind::NotFound)?;
+            self.report(&pod, &failure);
             Some((pod, failure))
         }));
         let Some((_, failure)) = kept.first() else {
@@ -48,6 +53,13 @@ impl Cleaner {
         let retry_s = retries.min().unwrap_or_default().as_secs_f64();
         let others = kept.len() - 1;
         tracing::info!(?item, error = %failure, others, retry_s, "finalizers not removed");
+    }
+
+    /// Tells of a refused removal on the pod, because its Job is gone.
+    fn report(&self, pod: &Pod, failure: &Failure) {
+        if let Some(event) = refused_release([(pod, failure)]) {
+            self.recorder.record_of(Regarding::of_pod(pod), event);
+        }
     }
 
     /// Returns the pods whose Job is gone from the API too, and the others with the reason why each
@@ -103,25 +115,37 @@ mod tests {
     use controller_core::orphans::FormerJob;
     use controller_core::view::WireJob;
     use epilogue_runtime::clock::Clock;
+    use epilogue_runtime::lease::Identity;
     use epilogue_runtime::watch::WatchEvent;
     use http::{Method, Request, Response};
     use kube::Client;
     use kube::client::Body;
     use parking_lot::Mutex;
+    use prometheus::Registry;
     use serde_json::{Value, json};
     use std::time::Duration;
     use tokio_util::sync::CancellationToken;
 
+    use crate::metrics::Metrics;
+
     /// Builds a cleaner for a pod of Job `a`, which no watch has shown. The API answers a read of
     /// the Job with `code` and `job`. Also returns the log of calls.
     fn cleaner(code: u16, job: Value) -> (Cleaner, Arc<Mutex<Vec<String>>>) {
+        let pod = json!({"metadata": {"uid": "pod"}});
+        cleaner_with((code, job), (200, pod))
+    }
+
+    /// The same, where the API answers a patch of the pod with `patched`.
+    fn cleaner_with(
+        (code, job): (u16, Value),
+        patched: (u16, Value),
+    ) -> (Cleaner, Arc<Mutex<Vec<String>>>) {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&calls);
         let service = tower::service_fn(move |request: Request<Body>| {
             log.lock().push(format!("{} {}", request.method(), request.uri().path()));
             let is_read = request.method() == Method::GET;
-            let pod = json!({"metadata": {"uid": "pod"}});
-            let (code, body) = if is_read { (code, job.clone()) } else { (200, pod) };
+            let (code, body) = if is_read { (code, job.clone()) } else { patched.clone() };
             let body = Body::from(body.to_string().into_bytes());
             async move { Response::builder().status(code).body(body) }
         });
@@ -136,9 +160,12 @@ mod tests {
         dispatch.pod(WatchEvent::Shown(serde_json::from_value(pod).expect("must be a pod")));
         dispatch.pod(WatchEvent::ListEnds("1".to_owned()));
         let (client, dispatch) = (Client::new(service, "default"), Arc::new(dispatch));
-        let executor = Executor::new(client, Arc::clone(&dispatch), Clock::MACHINE);
+        let executor = Executor::new(client.clone(), Arc::clone(&dispatch), Clock::MACHINE);
         let executor = Arc::new(executor);
-        let cleaner = Cleaner { dispatch, executor, manage_all_jobs: false };
+        let identity = Identity { name: "test".to_owned(), clock: Clock::MACHINE };
+        let metrics = Metrics::new(&Registry::new()).expect("must register");
+        let recorder = Recorder::new(client, identity, metrics);
+        let cleaner = Cleaner { dispatch, executor, recorder, manage_all_jobs: false };
         (cleaner, calls)
     }
 
@@ -164,6 +191,25 @@ mod tests {
             assert_eq!(*calls.lock(), [READ, PATCH]);
             assert_eq!(cleaner.dispatch.orphans.figures().tally.retries, 0);
         }
+    }
+
+    #[tokio::test]
+    async fn a_refused_removal_is_told_on_the_pod_whose_job_is_gone() {
+        let status = |code: u16, reason: &str, message: &str| {
+            (
+                code,
+                json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                          "reason": reason, "message": message, "code": code}),
+            )
+        };
+        let refused = status(403, "Forbidden", "denied request: not this pod");
+        let (cleaner, _) = cleaner_with(status(404, "NotFound", "gone"), refused);
+        cleaner.free(&Orphans::Pod("ns".into(), "pod".into())).await;
+        assert_eq!(cleaner.dispatch.orphans.figures().tally.retries, 1);
+        let event = cleaner.recorder.next_for_tests().expect("an event");
+        assert_eq!(event.regarding.kind.names(), ("v1", "Pod"));
+        assert_eq!(event.event.reason, "FailedRelease");
+        assert!(event.event.message.contains("not this pod"), "{}", event.event.message);
     }
 
     #[tokio::test]

@@ -311,6 +311,7 @@ impl Parts {
         let cleaner = Arc::new(Cleaner {
             dispatch: Arc::clone(&self.dispatch),
             executor: Arc::clone(&self.executor),
+            recorder: Arc::clone(&self.recorder),
             manage_all_jobs: config.settings.manage_all_jobs,
         });
         // The queues were closed until now: a waiting replica only keeps its caches.

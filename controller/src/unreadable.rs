@@ -1,7 +1,7 @@
 //! Reports Jobs and pods that cannot be parsed, in the log and by events. An equal event only
 //! increases a count, so that a new one means a new error.
 
-use controller_core::event_series::Regarding;
+use controller_core::event_series::{Regarding, RegardingKind};
 use controller_core::job::{EventDraft, Severity};
 use controller_core::view::{Job, JobKey, Version};
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
@@ -30,6 +30,7 @@ pub(crate) fn report_job(recorder: &Recorder, job: &Unreadable, manage_all_jobs:
     );
     recorder.record_of(
         Regarding {
+            kind: RegardingKind::Job,
             key: JobKey::new(namespace.as_str(), name.as_str()),
             uid: job.uid.as_str().into(),
             version: Version::parse(&job.version),

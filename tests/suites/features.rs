@@ -1,6 +1,7 @@
 //! Tests every feature of batch/v1 Jobs on the real API, run by our controller with its own rights.
 //! Each feature has one test, with a namespace and a controller of its own.
 
+mod admission;
 mod batching;
 mod deletion;
 mod documented;

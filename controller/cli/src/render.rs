@@ -47,9 +47,10 @@ pub(crate) fn text(explanation: &Explanation, paint: Paint) -> String {
 /// A reason, how often and when it was last seen, and the message.
 fn warning(warning: &Warning) -> String {
     let Warning { reason, count, last, message } = warning;
+    let code = suffix(warning.code());
     let times = if *count == 1 { String::new() } else { format!("{count} times, ") };
     let message = message.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
-    format!("{reason} ({times}last at {last}){message}")
+    format!("{reason} ({times}last at {last}){message}{code}")
 }
 
 /// The code behind a line.
@@ -142,5 +143,8 @@ mod tests {
         assert_eq!(warning(&seen), "FailedCreate (3 times, last at 2026-11-21T09:00:30Z): quota");
         seen = Warning { count: 1, message: None, ..seen };
         assert_eq!(warning(&seen), "FailedCreate (last at 2026-11-21T09:00:30Z)");
+        seen.reason = "FailedRelease".to_owned();
+        let line = "FailedRelease (last at 2026-11-21T09:00:30Z)  [finalizer-not-removed]";
+        assert_eq!(warning(&seen), line);
     }
 }

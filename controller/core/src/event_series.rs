@@ -8,7 +8,7 @@ use epilogue_common::outcome::FailureKind;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::job::EventDraft;
-use crate::view::{Job, JobKey, Uid, Version};
+use crate::view::{Job, JobKey, Pod, Uid, Version};
 
 /// The most writes that wait; a terminal event may exceed it.
 const PENDING_MAX: usize = 4096;
@@ -35,17 +35,31 @@ const CREATED: &str = "SuccessfulCreate";
 /// The reason of a Job that succeeded.
 const COMPLETED: &str = "Completed";
 /// Reasons that a Job may report once per pod.
-const PER_POD: [&str; 4] = [CREATED, "FailedCreate", "SuccessfulDelete", "FailedDelete"];
+const PER_POD: [&str; 5] =
+    [CREATED, "FailedCreate", "SuccessfulDelete", "FailedDelete", FAILED_RELEASE];
+/// The reason of a finalizer that could not be removed.
+pub const FAILED_RELEASE: &str = "FailedRelease";
 
 /// The object that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Regarding {
-    /// Namespace and name of the Job.
+    /// Its kind.
+    pub kind: RegardingKind,
+    /// Its namespace and name.
     pub key: JobKey,
     /// Its UID.
     pub uid: Uid,
-    /// The Job's version at the time of the event.
+    /// Its version at the time of the event.
     pub version: Version,
+}
+
+/// The kind of an object that an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegardingKind {
+    /// `batch/v1` Job.
+    Job,
+    /// `v1` Pod, whose Job is gone.
+    Pod,
 }
 
 /// One write of an Event.
@@ -55,7 +69,7 @@ pub struct EventWrite {
     pub name: String,
     /// Whether the Event exists, so that only its count and last time change.
     pub exists: bool,
-    /// The Job that the event is about.
+    /// The object that the event is about.
     pub regarding: Regarding,
     /// The event.
     pub event: EventDraft,
@@ -107,7 +121,24 @@ struct Similar {
 impl Regarding {
     /// This Job at its current version.
     pub fn of(job: &Job) -> Self {
-        Self { key: job.key.clone(), uid: job.uid.clone(), version: job.version }
+        let (key, uid) = (job.key.clone(), job.uid.clone());
+        Self { kind: RegardingKind::Job, key, uid, version: job.version }
+    }
+
+    /// This pod at its current version.
+    pub fn of_pod(pod: &Pod) -> Self {
+        let key = JobKey::new(Arc::clone(&pod.namespace), &*pod.name);
+        Self { kind: RegardingKind::Pod, key, uid: pod.uid.clone(), version: pod.version }
+    }
+}
+
+impl RegardingKind {
+    /// `apiVersion` and `kind`, as in objects.
+    pub fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Job => ("batch/v1", "Job"),
+            Self::Pod => ("v1", "Pod"),
+        }
     }
 }
 

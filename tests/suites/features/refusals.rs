@@ -74,7 +74,7 @@ fn dropping_policy(namespace: &str) -> [Value; 2] {
 }
 
 /// What `kubectl epilogue explain` says of a Job.
-async fn explained(bed: &Bed, name: &str) -> String {
+pub(super) async fn explained(bed: &Bed, name: &str) -> String {
     let cluster = Cluster::of_tests("features").expect("the suite's cluster");
     let output = Command::new(program("kubectl-epilogue"))
         .args(["explain", name, "--namespace", bed.namespace(), "--kubeconfig"])

@@ -38,6 +38,7 @@ pub use input::{
 };
 pub use options::{Disruptions, Options};
 pub use plan::{PodPlan, SkipReason, is_ours, plan_pods};
+pub use pod_stage::refused_release;
 pub(crate) use pod_template::generate_name;
 pub(crate) use pod_template::has_labels;
 pub use pod_template::pod_body;

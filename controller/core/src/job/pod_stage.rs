@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use epilogue_common::names::TRACKING_FINALIZER;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::body;
@@ -14,7 +15,8 @@ use super::facts::Facts;
 use super::input::{MemoryUpdate, WrittenPod};
 use super::pods::Purpose;
 use super::status_plan::PodOutcomes;
-use super::steps::{Answer, EventDraft, MetricEvent, SideEffect};
+use super::steps::{Answer, Claim, ClaimKind, EventDraft, MetricEvent, SideEffect};
+use crate::event_series::FAILED_RELEASE;
 use crate::view::{Pod, Uid};
 
 /// The longest list of names in one event, so that the message stays within the API's 1,024 bytes.
@@ -168,6 +170,37 @@ pub(super) fn deleted(
     }
     let outcomes = PodOutcomes { all_deleted, ..PodOutcomes::before(facts).without(&gone) };
     PodResult { outcomes, side_effects, failure: failures.into_iter().next() }
+}
+
+/// The event of finalizers that could not be removed, with the API's words about the first.
+///
+/// After a conflict the next sync decides anew, and without a reply the patch may have been carried
+/// out: there is nothing to tell a user.
+pub fn refused_release<'a>(
+    failures: impl IntoIterator<Item = (&'a Pod, &'a Failure)>,
+) -> Option<EventDraft> {
+    let untold = [FailureKind::Conflict, FailureKind::Unknown];
+    let mut told = failures.into_iter().filter(|(_, failure)| !untold.contains(&failure.kind));
+    let (pod, failure) = told.next()?;
+    let more = told.count();
+    let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+    let message = format!(
+        "Error removing finalizer {TRACKING_FINALIZER} from pod {}: {}{more}",
+        pod.name, failure.message
+    );
+    Some(EventDraft::warning(FAILED_RELEASE, message))
+}
+
+/// The event of a claim that the API refused, which ends the sync.
+pub(super) fn refused_claim(claim: &Claim, failure: &Failure) -> Option<EventDraft> {
+    let pod = &*claim.pod;
+    if claim.kind == ClaimKind::Disown {
+        return refused_release([(pod, failure)]);
+    }
+    let untold = [FailureKind::Conflict, FailureKind::Unknown, FailureKind::NotFound];
+    let message = format!("Error adopting pod {}: {}", pod.name, failure.message);
+    let is_told = !untold.contains(&failure.kind);
+    is_told.then(|| EventDraft::warning("FailedAdoption", message))
 }
 
 fn forget_deletions(purpose: Purpose, kept: Vec<Uid>, not_found: Vec<Uid>) -> Vec<MemoryUpdate> {

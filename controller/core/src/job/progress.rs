@@ -222,7 +222,11 @@ impl Progress {
                     }
                 }
                 Err(failure) if is_no_matter(claim, &failure) => {}
-                Err(failure) => return stop(failure),
+                Err(failure) => {
+                    let event = pod_stage::refused_claim(claim, &failure);
+                    self.side_effects.extend(event.map(SideEffect::Event));
+                    return stop(failure);
+                }
             }
         }
         self.begin_pods()
@@ -348,7 +352,7 @@ impl Progress {
     /// behind. ([E2])
     fn released(&mut self, plan: StatusPlan, outcomes: Vec<Outcome<Answer>>) -> Next {
         let (mut released, mut kept) = (HashSet::new(), Vec::new());
-        let mut first = None::<Failure>;
+        let mut failures = Vec::new();
         for (released_pod, outcome) in plan.release.iter().zip(outcomes) {
             let uid = released_pod.uid.clone();
             match pod(outcome) {
@@ -361,13 +365,16 @@ impl Progress {
                 }
                 Err(failure) => {
                     kept.push(uid);
-                    first.get_or_insert(failure);
+                    failures.push((&**released_pod, failure));
                 }
             }
         }
         if !kept.is_empty() {
             self.remember(MemoryUpdate::FinalizerKept(kept));
         }
+        let told = failures.iter().map(|(pod, failure)| (*pod, failure));
+        self.side_effects.extend(pod_stage::refused_release(told).map(SideEffect::Event));
+        let first = failures.into_iter().next().map(|(_, failure)| failure);
         let write = plan.settle.after(&self.job.status, &released, first.is_none());
         let steps = write.map(Step::WriteStatus).into_iter().collect();
         (Stage::Settle(plan.settle.end, first), steps)

@@ -19,7 +19,9 @@ pub(super) fn findings(scene: &Scene, now: Timestamp) -> Vec<Finding> {
     for seen in &scene.pods {
         let Some(pod) = scene.view(seen).filter(|pod| !pod.gc.is_static) else { continue };
         let leftover = leftover_finalizer(seen, pod, scene, now);
-        let held = leftover.or_else(|| held_by_finalizers(seen, pod, scene, now));
+        let unreleased = || unreleased(seen, pod, scene, now);
+        let held = leftover.or_else(unreleased);
+        let held = held.or_else(|| held_by_finalizers(seen, pod, scene, now));
         found.extend(held.or_else(|| unended(pod, scene, now)));
     }
     found
@@ -57,10 +59,45 @@ fn leftover_finalizer(seen: &PodSeen, pod: &Pod, scene: &Scene, now: Timestamp) 
             .since(Some(since))
             .remedy("start the Job's controller: it removes the finalizer")
             .remedy(format!(
+                "if it runs, admission may refuse that: kubectl events --namespace {} --for \
+                 pod/{} shows FailedRelease with the reason",
+                pod.namespace, pod.name
+            ))
+            .remedy(format!(
                 "kubectl patch pod {} --type=json -p '[{{\"op\":\"test\",\"path\":\"{path}\",\
                  \"value\":\"{TRACKING_FINALIZER}\"}},{{\"op\":\"remove\",\"path\":\"{path}\"}}]'",
                 address(pod)
             )),
+    )
+}
+
+/// A pod that its Job waits to release: it is in `uncountedTerminatedPods`, and its finalizer stays.
+fn unreleased(seen: &PodSeen, pod: &Pod, scene: &Scene, now: Timestamp) -> Option<Finding> {
+    let job = scene.job_of(pod).filter(|_| pod.is_terminal())?;
+    let lists = job.status.uncounted_terminated_pods.as_ref()?;
+    let mut uids = lists.succeeded.iter().chain(&lists.failed).flatten();
+    let since = last_news(pod)?;
+    if !seen.finalizers.iter().any(|each| each == TRACKING_FINALIZER)
+        || !uids.any(|uid| uid == pod.uid.as_str())
+        || !is_overdue(since, now)
+    {
+        return None;
+    }
+    let (namespace, name) = (&job.key.namespace, &job.key.name);
+    let by = job.spec.managed_by.as_deref().unwrap_or("none: kube-controller-manager");
+    let problem = format!(
+        "its Job {name} is about to count it, and {TRACKING_FINALIZER} is not removed: the Job \
+         does not finish"
+    );
+    let rule = (Rule::LeftoverFinalizer, Code::FinalizerNotRemoved);
+    Some(
+        Finding::new(rule, subject(pod), problem)
+            .since(Some(since))
+            .remedy(format!(
+                "kubectl epilogue explain job/{name} -n {namespace}: FailedRelease shows which \
+                 webhook or policy refuses the patch of the pod; exempt metadata.finalizers"
+            ))
+            .remedy(format!("see that the controller of the Job runs (managedBy {by})")),
     )
 }
 

@@ -283,6 +283,27 @@ fn a_finalizer_that_no_controller_takes_off_comes_with_the_command() {
 }
 
 #[test]
+fn a_finalizer_that_admission_holds_is_told() {
+    let uncounted = |uid: &str, second: i64| {
+        let lists = json!({"succeeded": [uid]});
+        job("j", json!({"status": {"startTime": at(second), "uncountedTerminatedPods": lists}}))
+    };
+    let mut pod = phase(pod("p"), "Succeeded");
+    pod["metadata"]["finalizers"] = json!(["batch.kubernetes.io/job-tracking"]);
+    let uid = pod["metadata"]["uid"].as_str().expect("a UID").to_owned();
+    assert_reported(
+        vec![node("n"), pod.clone(), uncounted(&uid, 0)],
+        &[
+            "batch.kubernetes.io/job-tracking is not removed",
+            "[finalizer-not-removed]",
+            "FailedRelease shows which webhook or policy",
+            "controller of the Job runs",
+        ],
+    );
+    assert_fine(vec![node("n"), pod, uncounted("another", 0)]);
+}
+
+#[test]
 fn foreign_finalizers_are_named() {
     let mut held = phase(deleted(pod("p"), 0), "Failed");
     held["metadata"]["finalizers"] = json!(["example.com/a"]);

@@ -1,5 +1,7 @@
 //! Sums up the Warning events of a Job: what its controller could not do lately.
 
+use controller_core::event_series::FAILED_RELEASE;
+use epilogue_common::finding_code::FindingCode;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use serde::{Deserialize as _, Serialize};
@@ -19,6 +21,13 @@ pub(crate) struct Warning {
     pub(crate) last: Timestamp,
     /// The message that came last; `None` in a dump.
     pub(crate) message: Option<String>,
+}
+
+impl Warning {
+    /// The heading of `docs/troubleshooting.md` that explains it, where there is one.
+    pub(crate) fn code(&self) -> Option<FindingCode> {
+        (self.reason == FAILED_RELEASE).then_some(FindingCode::FinalizerNotRemoved)
+    }
 }
 
 /// Whether this event is a Warning about a Job. A dump keeps it.

@@ -118,6 +118,23 @@ fn adoption_needs_a_job_that_lives() {
     assert!(effects.is_err && effects.writes.is_empty() && claims(&effects).is_empty());
 }
 
+#[test]
+fn a_refused_adoption_is_told() {
+    let told = |kind: FailureKind| {
+        let refused = || Failure::new(kind, "denied request: not this pod");
+        let claim = |step: &Step, _| matches!(step, Step::Claim(_)).then(refused);
+        let events = sync_with(&mut adopting(), &claim).events();
+        let of_adoption = |it: &&String| it.contains("FailedAdoption");
+        events.iter().filter(of_adoption).filter(|it| it.contains("not this pod")).count()
+    };
+    for kind in [FailureKind::Forbidden, FailureKind::Invalid, FailureKind::ServerError] {
+        assert_eq!(told(kind), 1, "{kind:?}");
+    }
+    for kind in [FailureKind::Conflict, FailureKind::NotFound, FailureKind::Unknown] {
+        assert_eq!(told(kind), 0, "{kind:?}");
+    }
+}
+
 /// Which failed claims end the sync: every adoption, and every disowning except with 404 or 422.
 #[test]
 fn a_claim_that_fails_ends_the_sync_unless_there_is_nothing_to_claim() {

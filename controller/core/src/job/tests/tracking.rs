@@ -86,6 +86,29 @@ fn a_write_that_fails_stops_everything_behind_it() {
     assert_eq!((one.job.status.succeeded, one.job.status.failed), (Some(5), Some(6)));
 }
 
+/// The API's words on a refused release are an event, once for all pods of a sync.
+#[test]
+fn a_refused_finalizer_patch_is_told() {
+    use epilogue_common::outcome::{Failure, FailureKind};
+    let effects = |kind: FailureKind| {
+        let (job, pods) = half_counted();
+        let mut api = api(job, pods);
+        let refused = || Failure::new(kind, "admission webhook denied the request: no");
+        let refused = |step: &Step, _| matches!(step, Step::RemoveFinalizer(_)).then(refused);
+        sync_with(&mut api, &refused).events()
+    };
+    for kind in [FailureKind::Forbidden, FailureKind::Invalid, FailureKind::ServerError] {
+        let told: Vec<String> = effects(kind);
+        let told: Vec<&String> = told.iter().filter(|it| it.contains("FailedRelease")).collect();
+        let [event] = told[..] else { panic!("{kind:?}: {told:?}") };
+        assert!(event.contains("admission webhook denied the request: no"), "{event}");
+    }
+    for kind in [FailureKind::Conflict, FailureKind::NotFound, FailureKind::Unknown] {
+        let told = effects(kind);
+        assert!(!told.iter().any(|it| it.contains("FailedRelease")), "{kind:?}: {told:?}");
+    }
+}
+
 /// A webhook that alters the counts holds up its Job, and no pod is lost to it. ([T9])
 #[test]
 fn counts_that_admission_alters_release_no_pod() {
