@@ -6,6 +6,14 @@ use std::fmt;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
+/// How the API's messages begin if admission itself failed, before anything was stored.
+const FAILED_ADMISSION: [&str; 2] = [
+    "Internal error occurred: failed calling webhook ",
+    "Internal error occurred: resource quota evaluation timed out",
+];
+/// What the API's message says of an object that a `ResourceQuota` has no room for.
+const OVER_QUOTA: &str = "exceeded quota: ";
+
 /// The result of one call to the API.
 pub type Outcome<T> = Result<T, Failure>;
 
@@ -54,9 +62,23 @@ impl Failure {
         Self { kind, message: message.into(), retry_after: None, unsent: false }
     }
 
-    /// Whether the call may have been carried out.
+    /// Whether the call may have been carried out. A server that asks to repeat it later has not,
+    /// and admission comes before the storage.
     pub fn is_in_doubt(&self) -> bool {
-        matches!(self.kind, FailureKind::Unknown | FailureKind::ServerError) && !self.unsent
+        match self.kind {
+            FailureKind::Unknown => !self.unsent,
+            FailureKind::ServerError => {
+                let in_admission =
+                    FAILED_ADMISSION.iter().any(|text| self.message.starts_with(text));
+                !self.unsent && self.retry_after.is_none() && !in_admission
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the quota of the namespace refused the object.
+    pub fn is_over_quota(&self) -> bool {
+        self.kind == FailureKind::Forbidden && self.message.contains(OVER_QUOTA)
     }
 }
 
@@ -67,3 +89,40 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_in_doubt_unless_the_server_says_that_it_was_not_carried_out() {
+        let of = |kind, message: &str| Failure::new(kind, message);
+        let error = |message| of(FailureKind::ServerError, message);
+        let webhook = "Internal error occurred: failed calling webhook \"a.example.com\": failed to \
+                       call webhook: Post \"https://a.example.com/\": context deadline exceeded";
+        let second = Some(SignedDuration::from_secs(1));
+        let later = Failure { retry_after: second, ..error("try again") };
+        let unsent = Failure { unsent: true, ..of(FailureKind::Unknown, "refused") };
+        let lost = Failure { retry_after: second, ..of(FailureKind::Unknown, "no reply in time") };
+        for (failure, doubt) in [
+            (error("Internal error occurred: etcdserver: request timed out"), true),
+            (error("HTTP 502: failed calling webhook by a proxy"), true),
+            (lost, true),
+            (error(webhook), false),
+            (later, false),
+            (unsent, false),
+            (of(FailureKind::Forbidden, "no"), false),
+        ] {
+            assert_eq!(failure.is_in_doubt(), doubt, "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_quota_s_own_refusal_is_one_of_quota() {
+        let quota = "pods \"a\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=4, \
+                     limited: pods=4";
+        assert!(Failure::new(FailureKind::Forbidden, quota).is_over_quota());
+        assert!(!Failure::new(FailureKind::Forbidden, "no ServiceAccount").is_over_quota());
+        assert!(!Failure::new(FailureKind::Invalid, quota).is_over_quota());
+    }
+}

@@ -38,7 +38,8 @@ pub struct Args {
     /// Watch only the Jobs and pods of this namespace.
     #[arg(long, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// Number of Jobs that are synced concurrently.
+    /// Number of Jobs that are synced concurrently. A sync that has waited 0.5s for an answer of the
+    /// API does not count; of those at most 512 go on at once, and of one namespace a part.
     #[arg(long, value_name = "N", default_value_t = 5)]
     concurrent_job_syncs: usize,
     /// Delay each sync that a change of a pod or a status causes by this long;
@@ -160,7 +161,8 @@ impl Args {
         self.check_limits()?;
         let bucket = self.bucket()?;
         let user_agent = concat!("epilogue-controller/", env!("CARGO_PKG_VERSION")).to_owned();
-        let rate_limit = RateLimit { bucket, ..RateLimit::default() };
+        // A request that sleeps holds what others need; the workqueue waits instead.
+        let rate_limit = RateLimit { bucket, retries_max: 0, ..RateLimit::default() };
         let lease = self.leader_elect.then(|| self.lease());
         if let Some(lease) = &lease {
             lease.validate()?;

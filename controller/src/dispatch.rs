@@ -1,26 +1,31 @@
 //! Shares the state between watches and workers, and enqueues what follows from each event.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard};
 use std::time::Duration;
 
 use controller_core::job::MemoryUpdate;
 use controller_core::orphans::Orphans;
 use controller_core::podgc::{NamespaceView, NodeView};
+use controller_core::quota_waits::QuotaWaits;
 use controller_core::state::{ClusterState, Entry, Event, Now, Reaction, Snapshot};
 use controller_core::view::{Job, JobKey, Pod, Uid, Version, WirePod};
+use epilogue_common::outcome::Failure;
 use epilogue_runtime::clock::Clock;
 use epilogue_runtime::rate_limit::Backlog;
 use epilogue_runtime::watch::{Newest, Relist, WatchEvent};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::metrics::Metrics;
+use crate::planner::Stopwatch;
 use crate::podgc::GcQueues;
 use crate::workqueue::Queue;
 
 /// The state, and all queues.
 #[derive(Debug)]
 pub(crate) struct Dispatch {
-    state: Mutex<ClusterState>,
+    /// A panic in it poisons it: what it holds may be half done, so the next use ends the process.
+    state: StdMutex<ClusterState>,
     pub(crate) jobs: Arc<Queue<JobKey>>,
     pub(crate) orphans: Arc<Queue<Orphans>>,
     /// The queues of pod GC; `None` if all its rules are off.
@@ -29,6 +34,7 @@ pub(crate) struct Dispatch {
     /// Calls that wait for `--kube-api-qps`.
     backlog: Backlog,
     metrics: Metrics,
+    quota_waits: Mutex<QuotaWaits>,
     /// Where new lists are requested, one for each watch.
     relists: Mutex<Vec<Relist>>,
     /// The newest known version of Jobs.
@@ -46,9 +52,21 @@ impl Dispatch {
         metrics: Metrics,
         clock: Clock,
     ) -> Self {
-        let (state, relists) = (Mutex::new(state), Mutex::default());
+        let (state, relists) = (StdMutex::new(state), Mutex::default());
         let (newest_job, newest_pod) = (Newest::default(), Newest::default());
-        Self { state, jobs, orphans, gc, clock, backlog, metrics, relists, newest_job, newest_pod }
+        Self {
+            state,
+            jobs,
+            orphans,
+            gc,
+            clock,
+            backlog,
+            metrics,
+            quota_waits: Mutex::default(),
+            relists,
+            newest_job,
+            newest_pod,
+        }
     }
 
     /// A watch begins, which lists again on request.
@@ -64,7 +82,7 @@ impl Dispatch {
         if let Some(gc) = &self.gc {
             gc.open();
         }
-        let entries = self.state.lock().everything(&self.now());
+        let entries = self.state().everything(&self.now());
         self.enqueue(entries);
     }
 
@@ -81,8 +99,38 @@ impl Dispatch {
     /// Takes an event of the watch of pods. Returns the Job that rests because its pod cannot be
     /// read.
     pub(crate) fn pod(&self, event: WatchEvent<WirePod>) -> Option<Arc<Job>> {
-        let reaction = self.state.lock().handle_pod(event, &self.now());
+        self.wake_for_quota(&event);
+        let reaction = self.state().handle_pod(event, &self.now());
         self.react(reaction)
+    }
+
+    /// A pod that ends frees quota, for which Jobs of its namespace may wait.
+    fn wake_for_quota(&self, event: &WatchEvent<WirePod>) {
+        let pod = match event {
+            WatchEvent::Shown(pod) if pod.is_terminal() => pod,
+            WatchEvent::Gone(pod) => pod,
+            _ => return,
+        };
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let (jobs, wait) = self.quota_waits.lock().pod_ended(namespace, self.jobs.now());
+        for job in jobs {
+            self.jobs.add_after(job, wait);
+        }
+    }
+
+    /// Quota refused a pod of this Job, whose sync is repeated by its backoff, or sooner.
+    pub(crate) fn over_quota(&self, key: &JobKey) {
+        if let Some(wait) = self.quota_waits.lock().refused(key, self.jobs.now()) {
+            self.jobs.add_after(key.clone(), wait);
+        }
+    }
+
+    /// Quota refused nothing to this Job, or it is gone.
+    pub(crate) fn within_quota(&self, key: &JobKey) {
+        let next = self.quota_waits.lock().passed(key);
+        for job in next {
+            self.jobs.add(job);
+        }
     }
 
     /// Takes an event of the watch of nodes.
@@ -110,7 +158,7 @@ impl Dispatch {
     }
 
     fn handle(&self, event: Event) {
-        let reaction = self.state.lock().handle(event, &self.now());
+        let reaction = self.state().handle(event, &self.now());
         self.react(reaction);
     }
 
@@ -141,58 +189,80 @@ impl Dispatch {
     /// The input of a plan for this Job. `None` if it is unknown or rests.
     pub(crate) fn input(&self, key: &JobKey) -> Option<Snapshot> {
         let now = self.now();
-        self.state.lock().input(key, &now)
+        self.state().input(key, &now)
+    }
+
+    /// The Job of this key.
+    pub(crate) fn job_of(&self, key: &JobKey) -> Option<Arc<Job>> {
+        self.state().job(key).cloned()
+    }
+
+    /// Observes how long the decisions about a key took.
+    pub(crate) fn planned(&self, work: &str, key: &impl fmt::Debug, plans: &Stopwatch) {
+        self.metrics.planned(work, key, plans);
+    }
+
+    /// Reports that work on a key panicked. All other keys go on.
+    pub(crate) fn panicked(&self, work: &str, key: &impl fmt::Debug, failure: &Failure) {
+        tracing::error!(work, ?key, error = %failure, "a panic: only this key is repeated");
+        self.metrics.panics.inc();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn panics(&self) -> u64 {
+        self.metrics.panics.get()
     }
 
     /// Whether the API has gone back to an earlier version since this snapshot.
     pub(crate) fn is_void(&self, snapshot: &Snapshot) -> bool {
-        self.state.lock().restores() != snapshot.restores
+        self.state().restores() != snapshot.restores
     }
 
     /// Updates the memory of a Job.
     pub(crate) fn remember(&self, job: &Job, change: MemoryUpdate) {
-        self.state.lock().remember(job, change, self.clock.now());
+        self.state().remember(job, change, self.clock.now());
     }
 
     /// Syncs a Job again once the watches show what was written.
     pub(crate) fn await_versions(&self, snapshot: &Snapshot) {
         let (key, written) = (snapshot.job.key.clone(), snapshot.memory.awaited());
-        let entries = self.state.lock().await_versions(key, written);
+        let entries = self.state().await_versions(key, written);
         self.enqueue(entries);
     }
 
     /// Records the end and the duration of a sync.
     pub(crate) fn synced(&self, key: &JobKey, took: Duration) {
         let ended = self.jobs.now();
-        self.state.lock().synced(key, took, ended);
+        self.state().synced(key, took, ended);
     }
 
     /// Forgets a Job that no longer exists.
     pub(crate) fn forget(&self, key: &JobKey) {
-        self.state.lock().forget(key);
+        self.state().forget(key);
         self.jobs.forget(key);
+        self.within_quota(key);
     }
 
     /// Syncs a Job again after the time that its plan requested. ([Q3])
     pub(crate) fn wake_after(&self, key: &JobKey, wait: Duration) {
-        let entry = self.state.lock().requeue(key, wait);
+        let entry = self.state().requeue(key, wait);
         self.enqueue([entry]);
     }
 
     /// The state, locked: for a call that enqueues nothing, or whose entries go to
     /// [`Self::enqueue`].
     pub(crate) fn state(&self) -> MutexGuard<'_, ClusterState> {
-        self.state.lock()
+        self.state.lock().expect("the state must be whole: a panic has left it half changed")
     }
 
     /// Whether a watch has shown a Job of this name and UID.
     pub(crate) fn knows(&self, key: &JobKey, uid: &Uid) -> bool {
-        self.state.lock().knows(key, uid)
+        self.state().knows(key, uid)
     }
 
     /// Returns the pods whose tracking finalizer may be removed. ([O1], [O2])
     pub(crate) fn orphans(&self, item: &Orphans, manage_all_jobs: bool) -> Vec<Arc<Pod>> {
-        self.state.lock().orphans(item, manage_all_jobs)
+        self.state().orphans(item, manage_all_jobs)
     }
 
     /// An empty state, and queues that are closed; with pod GC if there are settings of it.

@@ -2,13 +2,14 @@
 
 use std::fmt;
 
-use epilogue_runtime::client::{self, ClientError};
+use epilogue_runtime::client::{self, ClientError, ClientOptions};
 use epilogue_runtime::clock::Clock;
 use epilogue_runtime::lease::{self, Identity};
-use epilogue_runtime::rate_limit::Backlog;
+use epilogue_runtime::rate_limit::{Backlog, RateLimit};
 use kube::Client;
 
 use crate::args::Config;
+use crate::planner::MANY_PODS;
 use crate::wake_ups::CallsOnTheWay;
 
 /// The part of `--kube-api-qps` that events may take beyond it.
@@ -37,6 +38,8 @@ pub struct Environment {
     /// Name of this process in the lease and in events, and its clock.
     pub(crate) identity: Identity,
     pub(crate) calls: CallsOnTheWay,
+    /// From this number of pods on, a plan is made beside the thread.
+    pub(crate) many_pods: usize,
 }
 
 impl Clients {
@@ -52,7 +55,9 @@ impl Clients {
             Some((rate, burst)) => limited(Some((rate * EVENTS_PART, burst))).await?,
             None => jobs.clone(),
         };
-        let lease = limited(None).await?;
+        // A renewal may wait in its request: nothing else needs its client.
+        let options = ClientOptions { rate_limit: RateLimit::default(), ..config.client.clone() };
+        let lease = client::connect(&options).await?;
         let pod_gc = limited(Some(config.pod_gc.bucket)).await?;
         Ok(Self { jobs, backlog, events, lease, pod_gc })
     }
@@ -70,9 +75,10 @@ impl Clients {
 }
 
 impl Environment {
-    /// A process with this identity and clock.
+    /// A process with this identity and clock, and with one thread alone: its order is the same in
+    /// each run.
     pub fn new(clients: Clients, identity: Identity) -> Self {
-        Self { clients, identity, calls: CallsOnTheWay::default() }
+        Self { clients, identity, calls: CallsOnTheWay::default(), many_pods: usize::MAX }
     }
 
     /// This process: its name is the host's name and a random number.
@@ -82,7 +88,7 @@ impl Environment {
     ) -> Result<Self, ClientError> {
         let clients = Clients::connect(config).await?;
         let identity = Identity { name: lease::unique_name(), clock: Clock::MACHINE };
-        Ok(Self { clients, identity, calls })
+        Ok(Self { clients, identity, calls, many_pods: MANY_PODS })
     }
 }
 

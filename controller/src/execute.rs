@@ -2,10 +2,10 @@
 //! file writes Jobs, pods and nodes; it decides and retries nothing.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use controller_core::job::{
-    Answer, Body, LiveJob, Step, WrittenPod, claim_patch, delete_options, fail_pending_patch,
+    Answer, LiveJob, PodDraft, Step, WrittenPod, claim_patch, delete_options, fail_pending_patch,
     mark_rejected_patch, pod_body, remove_finalizer_patch, status_body, strip_patch,
 };
 use controller_core::podgc::{self, Call, PodWrite};
@@ -14,24 +14,31 @@ use epilogue_common::names::media_type::JSON;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::api_error::classify;
 use epilogue_runtime::clock::Clock;
+use epilogue_runtime::lease::Fence;
 use epilogue_runtime::reply;
 use epilogue_runtime::watch::Read;
 use futures::{StreamExt as _, stream};
 use http::{Method, Request, header};
+use k8s_openapi::api::batch::v1::JobStatus;
 use kube::Client;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 
 use crate::dispatch::Dispatch;
+use crate::permits::Permits;
 use crate::pod_pages::{Page, PodPages};
 use crate::wake_ups::CallsOnTheWay;
 
-/// Maximum number of concurrent calls of the process. A larger burst only queues up in the API
-/// server.
-const CALLS_MAX: usize = 64;
+/// Maximum number of concurrent calls of the process, of which one namespace alone has two thirds.
+/// A larger burst only queues up in the API server, and a connection carries 100 of them.
+const CALLS_MAX: usize = 88;
+/// Maximum number of concurrent calls of one sync.
+const CALLS_OF_SYNC_MAX: usize = 64;
 /// Maximum size of the pod bodies that one sync holds at once, in bytes: a template may have 1.5
 /// MB.
 const BODIES_MAX: usize = 4 << 20;
+
+/// Why a write was not sent.
+const FENCED: &str = "not sent: the lease was not renewed in time";
 
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
@@ -54,8 +61,10 @@ pub(crate) struct Executor {
     /// Knows how new an answer must be, and hears of one that is older.
     dispatch: Arc<Dispatch>,
     clock: Clock,
-    calls: Semaphore,
+    calls: Permits,
     on_the_way: CallsOnTheWay,
+    /// That of the lease; none without leader election.
+    fence: OnceLock<Fence>,
 }
 
 impl Executor {
@@ -71,14 +80,21 @@ impl Executor {
         clock: Clock,
         on_the_way: CallsOnTheWay,
     ) -> Self {
-        Self { client, dispatch, clock, calls: Semaphore::new(CALLS_MAX), on_the_way }
+        let (calls, fence) = (Permits::new(CALLS_MAX), OnceLock::new());
+        Self { client, dispatch, clock, calls, on_the_way, fence }
+    }
+
+    /// From now on, sends a write only while this fence is open.
+    pub(crate) fn set_fence(&self, fence: Fence) {
+        // A process leads at most once.
+        let _ = self.fence.set(fence);
     }
 
     /// How many calls one sync of a Job makes at once. A call builds its body when it starts:
     /// hundreds of large bodies take too much memory.
     pub(crate) fn at_once(job: &Job, creates: bool) -> usize {
         let bodies = BODIES_MAX / job.source.template_size().max(1);
-        if creates { bodies.clamp(1, CALLS_MAX) } else { CALLS_MAX }
+        if creates { bodies.clamp(1, CALLS_OF_SYNC_MAX) } else { CALLS_OF_SYNC_MAX }
     }
 
     /// Carries out one step for a Job, based on the Job that the last write returned.
@@ -89,10 +105,7 @@ impl Executor {
             Step::Claim(claim) => {
                 self.patch(&claim.pod, claim_patch(job, claim)).await.map(Answer::Pod)
             }
-            Step::Create(draft) => {
-                let path = pods_path(&job.key.namespace);
-                self.create(&path, pod_body(job, draft)).await.map(Answer::Pod)
-            }
+            Step::Create(draft) => self.create(job, draft).await.map(Answer::Pod),
             Step::Strip(pod) => self.patch(pod, strip_patch(pod)).await.map(Answer::Pod),
             Step::RemoveFinalizer(pod) => {
                 self.patch(pod, remove_finalizer_patch(pod)).await.map(Answer::Pod)
@@ -106,10 +119,7 @@ impl Executor {
                 let patch = mark_rejected_patch(pod, self.clock.now());
                 self.patch_pod_status(pod, &patch).await.map(Answer::Pod)
             }
-            Step::WriteStatus(status) => match status_body(job, status) {
-                Ok(body) => self.write_status(job, body).await.map(Answer::Job),
-                Err(error) => Err(unwritable(&error)),
-            },
+            Step::WriteStatus(status) => self.write_status(job, status).await.map(Answer::Job),
         }
     }
 
@@ -154,7 +164,7 @@ impl Executor {
     pub(crate) async fn remove_finalizers(&self, pods: &[Arc<Pod>]) -> Vec<Outcome<WrittenPod>> {
         let calls: Vec<_> =
             pods.iter().map(|pod| self.patch(pod, remove_finalizer_patch(pod))).collect();
-        stream::iter(calls).buffered(CALLS_MAX).collect().await
+        stream::iter(calls).buffered(CALLS_OF_SYNC_MAX).collect().await
     }
 
     /// Reads a Job whose source is not kept. A failure if it is not at this version any more: the
@@ -182,7 +192,7 @@ impl Executor {
         loop {
             let request = pages.request().map_err(unrequested)?;
             let _on_the_way = self.on_the_way.begin();
-            let _permit = self.calls.acquire().await;
+            let _permit = self.calls.acquire(&job.key.namespace).await;
             let page: Page = reply::read(&self.client, request).await.map_err(classify)?;
             let (version, is_last) = pages.take(&page);
             newest = newest.max(version);
@@ -197,10 +207,14 @@ impl Executor {
         self.call(Method::GET, path, JSON, Vec::new(), read).await
     }
 
-    /// A new pod is newer than all that is known.
-    async fn create(&self, path: &str, body: Body) -> Outcome<WrittenPod> {
-        let (floor, content) = (Version(self.dispatch.newest_pod.get()), body.content_type());
-        let reply = self.call(Method::POST, path, content, body.into_bytes(), &REPLY).await?;
+    /// A new pod is newer than all that is known. Its body, which may be large, is made when the
+    /// call may go, and a call that waits for its answer has none.
+    async fn create(&self, job: &Job, draft: &PodDraft) -> Outcome<WrittenPod> {
+        let path = pods_path(&job.key.namespace);
+        let _permit = self.calls.acquire(&job.key.namespace).await;
+        let (body, floor) = (pod_body(job, draft), Version(self.dispatch.newest_pod.get()));
+        let content = body.content_type();
+        let reply = self.send(Method::POST, &path, content, body.into_bytes(), &REPLY).await?;
         Ok(self.written(reply, floor))
     }
 
@@ -239,18 +253,33 @@ impl Executor {
 
     /// A status that is new is newer than all that is known. The API takes it only from whoever
     /// names the Job's version, which stays if nothing is new.
-    async fn write_status(&self, job: &Job, body: Body) -> Outcome<Arc<Job>> {
-        let (path, content) = (job_path(&job.key, "/status"), body.content_type());
-        let newest = Version(self.dispatch.newest_job.get());
-        let written = self.call(Method::PUT, &path, content, body.into_bytes(), &JOB).await?;
+    async fn write_status(&self, job: &Job, status: &JobStatus) -> Outcome<Arc<Job>> {
+        let path = job_path(&job.key, "/status");
+        let _permit = self.calls.acquire(&job.key.namespace).await;
+        let body = status_body(job, status).map_err(|error| unwritable(&error))?;
+        let (content, newest) = (body.content_type(), Version(self.dispatch.newest_job.get()));
+        let written = self.send(Method::PUT, &path, content, body.into_bytes(), &JOB).await?;
         let floor = if written.version == job.version { job.version } else { newest };
         self.dispatch.job_answered(floor, written.version);
         Ok(Arc::new(written))
     }
 
+    /// Waits for a permit, then sends a request.
+    async fn call<T>(
+        &self,
+        method: Method,
+        path: &str,
+        content: &str,
+        body: Vec<u8>,
+        read: &Read<T>,
+    ) -> Outcome<T> {
+        let _permit = self.calls.acquire(namespace_of(path)).await;
+        self.send(method, path, content, body, read).await
+    }
+
     /// Sends a request. A reply that cannot be read is an unknown outcome: the write succeeded, but
     /// the caller must read the object again.
-    async fn call<T>(
+    async fn send<T>(
         &self,
         method: Method,
         path: &str,
@@ -266,7 +295,10 @@ impl Executor {
             .body(body)
             .map_err(|error| classify(kube::Error::HttpError(error)))?;
         let _on_the_way = self.on_the_way.begin();
-        let _permit = self.calls.acquire().await;
+        let is_write = request.method() != Method::GET;
+        if is_write && !self.fence.get().is_none_or(Fence::is_open) {
+            return Err(Failure { unsent: true, ..Failure::new(FailureKind::Other, FENCED) });
+        }
         reply::read_as(&self.client, request, read).await.map_err(classify)
     }
 }
@@ -277,6 +309,12 @@ fn unrequested(error: kube::core::request::Error) -> Failure {
 
 fn unwritable(error: &serde_json::Error) -> Failure {
     Failure::new(FailureKind::Other, format!("cannot write the request: {error}"))
+}
+
+/// The namespace in a path; empty outside of namespaces.
+fn namespace_of(path: &str) -> &str {
+    let after = path.split_once("/namespaces/").map_or("", |(_, after)| after);
+    after.split('/').next().unwrap_or_default()
 }
 
 // Names of API objects need no escaping: they are DNS names.

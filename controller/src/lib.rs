@@ -12,6 +12,8 @@ mod execute;
 mod informers;
 mod metrics;
 mod orphan_finalizers;
+mod permits;
+mod planner;
 mod pod_pages;
 mod podgc;
 mod readiness;

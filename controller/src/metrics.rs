@@ -1,5 +1,6 @@
 //! Exports the metrics of upstream's Job controller, with its names, labels and buckets.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
 use controller_core::job::{Action, MetricEvent};
@@ -12,6 +13,7 @@ use prometheus::{
     Registry, exponential_buckets,
 };
 
+use crate::planner::Stopwatch;
 use crate::workqueue::Figures;
 
 /// Values of `managedBy` that get a series of their own.
@@ -29,6 +31,8 @@ const KNOWN_REASONS: [&str; 7] = [
 ];
 /// The label value for all other values.
 const OTHER: &str = "other";
+/// A plan that takes longer is logged, with its key.
+const LONG_PLAN: Duration = Duration::from_millis(50);
 /// Labels of the two sync metrics. ([M1], [M2])
 const BY_SYNC: [&str; 3] = ["completion_mode", "result", "action"];
 
@@ -45,7 +49,9 @@ pub(crate) struct Metrics {
     finished_indexes: IntCounterVec,
     pods_created: IntCounterVec,
     stale_skips: IntCounterVec,
-    template_reads: IntCounter,
+    /// Work on keys that panicked.
+    pub(crate) panics: IntCounter,
+    plans: HistogramVec,
     /// Events that were dropped.
     pub(crate) events_dropped: IntCounter,
 }
@@ -110,7 +116,15 @@ impl Metrics {
                 "The number of syncs skipped because a watch was behind our own writes",
                 &["group", "resource"],
             )?,
-            template_reads: plain(
+            panics: registered(
+                registry,
+                IntCounter::new(
+                    "epilogue_sync_panics_total",
+                    "Syncs and checks that panicked; each is repeated with backoff",
+                )?,
+            )?,
+            plans: plans(registry)?,
+            events_dropped: registered(
                 registry,
                 "epilogue_job_template_reads_total",
                 "Syncs that read the Job from the API, because its template was not kept",
@@ -146,9 +160,13 @@ impl Metrics {
         self.stale_skips.with_label_values(&[group, resource]).inc();
     }
 
-    /// Counts a sync that reads its Job.
-    pub(crate) fn template_read(&self) {
-        self.template_reads.inc();
+    /// Observes how long the decisions about a key took, and logs a long one.
+    pub(crate) fn planned(&self, work: &str, key: &impl Debug, plans: &Stopwatch) {
+        self.plans.with_label_values(&[work]).observe(plans.total.as_secs_f64());
+        if plans.longest > LONG_PLAN {
+            let plan_ms = u64::try_from(plans.longest.as_millis()).unwrap_or(u64::MAX);
+            tracing::warn!(work, ?key, plan_ms, "a long plan");
+        }
     }
 
     /// Counts what a sync did to pods and to the Job. ([M3], [M4], [M5], [M8], [M9])
@@ -201,6 +219,20 @@ fn sync_duration(registry: &Registry) -> prometheus::Result<HistogramVec> {
         HistogramOpts::from(named("job_sync_duration_seconds", "The time it took to sync a job"))
             .buckets(exponential_buckets(0.004, 2.0, 15)?);
     registered(registry, HistogramVec::new(options, &BY_SYNC)?)
+}
+
+/// The duration of plans: microseconds as a rule, and the thread's other work waits for each.
+fn plans(registry: &Registry) -> prometheus::Result<HistogramVec> {
+    let histogram = |name: &str, help: &str, labels: &[&str]| {
+        let buckets = vec![0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
+        let options = HistogramOpts::new(name, help).buckets(buckets);
+        registered(registry, HistogramVec::new(options, labels)?)
+    };
+    histogram(
+        "epilogue_plan_seconds",
+        "How long the decisions of one sync or check take, without the calls between them",
+        &["work"],
+    )
 }
 
 fn registered<C: Collector + Clone + 'static>(

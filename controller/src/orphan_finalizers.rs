@@ -12,6 +12,7 @@ use epilogue_common::outcome::{Failure, FailureKind};
 use crate::dispatch::Dispatch;
 use crate::events::Recorder;
 use crate::execute::Executor;
+use crate::planner::Stopwatch;
 use crate::workqueue::{Process, Queue};
 
 /// Dependencies of a worker.
@@ -27,12 +28,19 @@ impl Process<Orphans> for Cleaner {
     async fn process(&self, _: &Queue<Orphans>, item: &Orphans) {
         self.free(item).await;
     }
+
+    async fn panicked(&self, queue: &Queue<Orphans>, item: &Orphans, failure: Failure) {
+        self.dispatch.panicked("orphans", item, &failure);
+        queue.add_failed(item.clone(), &failure);
+    }
 }
 
 impl Cleaner {
     /// Each pod of a whole Job that keeps its finalizer is queued by itself, with backoff. ([O1])
     async fn free(&self, item: &Orphans) {
-        let pods = self.dispatch.orphans(item, self.manage_all_jobs);
+        let mut plans = Stopwatch::default();
+        let pods = plans.time(|| self.dispatch.orphans(item, self.manage_all_jobs));
+        self.dispatch.planned("orphans", item, &plans);
         let (pods, mut kept) = self.without_live_job(pods).await;
         let outcomes = self.executor.remove_finalizers(&pods).await;
         kept.extend(pods.into_iter().zip(outcomes).filter_map(|(pod, outcome)| {

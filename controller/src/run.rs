@@ -33,6 +33,7 @@ use crate::execute::Executor;
 use crate::informers::{self, HasSynced, Informers};
 use crate::metrics::{Metrics, QueueCollector, QueueHistograms, ReadFigures};
 use crate::orphan_finalizers::Cleaner;
+use crate::planner::{Check, Planner};
 use crate::podgc::{self, GcQueues};
 use crate::readiness::Readiness;
 use crate::sync::Syncer;
@@ -62,6 +63,8 @@ struct Parts {
     pod_gc: Option<Arc<podgc::Worker>>,
     traces: Arc<Traces>,
     clock: Clock,
+    /// From this number of pods on, a plan is made beside the thread.
+    many_pods: usize,
 }
 
 /// Runs the controller until SIGTERM or SIGINT.
@@ -201,9 +204,11 @@ async fn workers(
         }
         return parts.work(config, token.child_token()).await;
     };
-    let Some(leadership) = election.lead(readiness, &parts.dispatch, token).await? else {
-        return Ok(());
-    };
+    let Some(leadership) = election.lead(readiness, token).await? else { return Ok(()) };
+    parts.executor.set_fence(leadership.fence());
+    if let Some(pod_gc) = &parts.pod_gc {
+        pod_gc.executor.set_fence(leadership.fence());
+    }
     let working = token.child_token();
     let result = tokio::select! {
         biased;
@@ -224,7 +229,7 @@ async fn workers(
 
 impl Parts {
     fn new(config: &Config, environment: &Environment) -> anyhow::Result<Self> {
-        let Environment { clients, identity, calls } = environment;
+        let Environment { clients, identity, calls, many_pods } = environment;
         let registry = Registry::new();
         process::register(&registry, env!("CARGO_PKG_VERSION"), REVISION)?;
         let metrics = Metrics::new(&registry)?;
@@ -262,6 +267,7 @@ impl Parts {
             metrics,
             traces: Arc::default(),
             clock,
+            many_pods: *many_pods,
         })
     }
 
@@ -299,13 +305,13 @@ impl Parts {
 
     /// Runs the workers of all queues until the token is cancelled.
     async fn work(&self, config: &Config, token: CancellationToken) -> anyhow::Result<()> {
+        let check = config.check_plans.then_some(check_plan as Check);
         let syncer = Arc::new(Syncer {
             dispatch: Arc::clone(&self.dispatch),
             executor: Arc::clone(&self.executor),
             recorder: Arc::clone(&self.recorder),
             metrics: self.metrics.clone(),
-            settings: config.settings.clone(),
-            check: config.check_plans.then_some(check_plan),
+            planner: Planner::new(config.settings.clone(), check, self.many_pods),
             clock: self.clock,
         });
         let cleaner = Arc::new(Cleaner {
@@ -351,7 +357,7 @@ fn pod_gc(
     })))
 }
 
-/// Lets this many workers process the keys of a queue.
+/// Works on the keys of a queue, on this many at once.
 fn staff<K, P>(
     group: &mut TaskGroup,
     name: &str,
@@ -362,11 +368,9 @@ fn staff<K, P>(
     K: Key + Send + Sync + 'static,
     P: Process<K> + Send + Sync + 'static,
 {
-    for worker in 0..workers {
-        let (queue, process, token) = (Arc::clone(queue), Arc::clone(process), group.token());
-        let work = async move { queue.work(&*process, token).await };
-        group.spawn(format!("{name} worker {worker}"), endless(work));
-    }
+    let (queue, process, token) = (Arc::clone(queue), Arc::clone(process), group.token());
+    let work = async move { queue.work(&*process, workers, token).await };
+    group.spawn(format!("{name} workers"), endless(work));
 }
 
 fn figures<K: Key + Send + 'static>(queue: &Arc<Queue<K>>) -> ReadFigures {

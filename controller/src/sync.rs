@@ -4,13 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller_core::job::{
-    MetricEvent, PodPlan, Progress, Settings, SideEffect, SkipReason, Step, SyncInput, SyncResult,
-    plan_pods,
-};
+use controller_core::job::{EventDraft, MetricEvent, Progress, SideEffect, SkipReason, SyncResult};
 use controller_core::state::Snapshot;
 use controller_core::view::{Job, JobKey};
-use epilogue_common::outcome::Outcome;
+use epilogue_common::outcome::Failure;
 use epilogue_runtime::clock::Clock;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::OnceCell;
@@ -20,10 +17,8 @@ use crate::dispatch::Dispatch;
 use crate::events::Recorder;
 use crate::execute::Executor;
 use crate::metrics::Metrics;
+use crate::planner::{Planner, Stopwatch};
 use crate::workqueue::{Process, Queue};
-
-/// Returns what is wrong with the plan for an input.
-pub(crate) type Check = fn(&SyncInput<'_>) -> Result<(), String>;
 
 /// Dependencies of a sync.
 #[derive(Debug)]
@@ -32,24 +27,26 @@ pub(crate) struct Syncer {
     pub(crate) executor: Arc<Executor>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) metrics: Metrics,
-    pub(crate) settings: Settings,
-    /// Checks each plan before it is carried out (`--check-plans`).
-    pub(crate) check: Option<Check>,
+    pub(crate) planner: Planner,
     pub(crate) clock: Clock,
 }
 
 impl Process<JobKey> for Syncer {
     async fn process(&self, _: &Queue<JobKey>, key: &JobKey) {
         let started = Instant::now();
+        let mut plans = Stopwatch::default();
         // The delete event has removed the memory. ([S2])
-        let Some(snapshot) = self.dispatch.input(key) else {
+        let Some(snapshot) = plans.time(|| self.dispatch.input(key)) else {
             self.dispatch.forget(key);
             return;
         };
-        let plan = self.plan(&snapshot);
-        let skip = plan.skip;
+        let snapshot = Arc::new(snapshot);
+        let now = self.clock.now();
+        let (skip, progress) = self.planner.begin(&snapshot, now, &mut plans).await;
+        let sync_result = self.carry_out(&snapshot, progress, &mut plans).await;
+        self.metrics.planned("job", key, &plans);
         // Once all is read anew, the Job is synced again.
-        let Some(sync_result) = self.carry_out(&snapshot, plan).await else { return };
+        let Some(sync_result) = sync_result else { return };
         let took = started.elapsed();
         match skip {
             None => {
@@ -62,40 +59,27 @@ impl Process<JobKey> for Syncer {
         }
         self.conclude(&snapshot.job, sync_result);
     }
+
+    async fn panicked(&self, queue: &Queue<JobKey>, key: &JobKey, failure: Failure) {
+        self.dispatch.panicked("sync", key, &failure);
+        if let Some(job) = self.dispatch.job_of(key) {
+            let message = format!("The sync of this Job is repeated: {failure}");
+            self.recorder.record(&job, EventDraft::warning("InternalError", message));
+        }
+        queue.add_failed(key.clone(), &failure);
+    }
 }
 
 impl Syncer {
-    fn plan(&self, snapshot: &Snapshot) -> PodPlan {
-        let input = SyncInput {
-            job: &snapshot.job,
-            pods: &snapshot.pods,
-            memory: &snapshot.memory,
-            seen: snapshot.seen,
-            now: self.clock.now(),
-            settings: &self.settings,
-            counts_max: snapshot.counts_max,
-        };
-        let plan = plan_pods(&input);
-        let (job, uid) = (&snapshot.job.key, &snapshot.job.uid);
-        tracing::debug!(%job, %uid, %plan, "planned");
-        // A skipped plan is not checked: its input may be outdated. ([S1], [S5]) A check creates
-        // pods from the template.
-        if let Some(check) = self.check
-            && plan.skip.is_none()
-            && !snapshot.job.source.is_unkept()
-            && let Err(problem) = check(&input)
-        {
-            tracing::error!(%job, %uid, problem, "the plan does not hold");
-        }
-        plan
-    }
-
     /// Makes the calls of a plan, as many at once as the executor allows. `None` if the API has
     /// gone back to an earlier version meanwhile: then the plan is void, no further call is made,
     /// and nothing of it is remembered.
-    async fn carry_out(&self, snapshot: &Snapshot, plan: PodPlan) -> Option<SyncResult> {
-        let mut progress = Progress::new(plan, &self.settings);
-        let whole = OnceCell::new();
+    async fn carry_out(
+        &self,
+        snapshot: &Snapshot,
+        mut progress: Progress,
+        plans: &mut Stopwatch,
+    ) -> Option<SyncResult> {
         let mut unanswered = FuturesUnordered::new();
         loop {
             if self.dispatch.is_void(snapshot) {
@@ -116,7 +100,7 @@ impl Syncer {
                 });
             }
             let Some((call, outcome)) = unanswered.next().await else { break };
-            progress.done(&call, outcome);
+            progress = self.planner.go_on(snapshot, progress, (call, outcome), plans).await;
         }
         Some(progress.into_result())
     }
@@ -168,13 +152,18 @@ impl Syncer {
         self.dispatch.await_versions(snapshot);
     }
 
-    /// Retries a failed sync after its backoff; a success resets the backoff. ([Q5])
+    /// Retries a failed sync after its backoff; one that comes to its end resets the backoff. ([Q5])
     fn conclude(&self, job: &Job, sync_result: SyncResult) {
         if let Some(wait) = sync_result.requeue_after {
             self.dispatch.wake_after(&job.key, Duration::try_from(wait).unwrap_or_default());
         }
+        match &sync_result.result {
+            Err(failure) if failure.is_over_quota() => self.dispatch.over_quota(&job.key),
+            _ => self.dispatch.within_quota(&job.key),
+        }
         match sync_result.result {
-            Ok(()) => self.dispatch.jobs.forget(&job.key),
+            Ok(()) if sync_result.complete => self.dispatch.jobs.forget(&job.key),
+            Ok(()) => {}
             Err(failure) => {
                 let retry = self.dispatch.jobs.add_failed(job.key.clone(), &failure);
                 tracing::info!(
@@ -193,8 +182,10 @@ impl Syncer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use controller_core::view::{Source, Version, WireJob};
-    use epilogue_runtime::lease::Identity;
+    use controller_core::job::{Settings, Severity, SyncInput};
+    use controller_core::view::WireJob;
+    use epilogue_common::outcome::FailureKind;
+    use epilogue_runtime::lease::{Fence, Identity};
     use epilogue_runtime::watch::WatchEvent;
     use http::{Request, Response};
     use kube::Client;
@@ -268,13 +259,13 @@ mod tests {
         let metrics = Metrics::new(&Registry::new()).expect("must register");
         let identity = Identity { name: "test".to_owned(), clock: Clock::MACHINE };
         let executor = Executor::new(client.clone(), Arc::clone(&dispatch), Clock::MACHINE);
+        let settings = Settings { manage_all_jobs: true, ..Settings::default() };
         let syncer = Syncer {
             dispatch,
             executor: Arc::new(executor),
             recorder: Recorder::new(client, identity, metrics.clone()),
             metrics,
-            settings: Settings { manage_all_jobs: true, ..Settings::default() },
-            check: None,
+            planner: Planner::new(settings, None, usize::MAX),
             clock: Clock::MACHINE,
         };
         (syncer, calls)
@@ -288,6 +279,66 @@ mod tests {
         let rests = syncer.dispatch.input(&key).is_none();
         let calls = calls.lock().clone();
         (calls, rests)
+    }
+
+    /// A panic in the plan of Job `a`, as none is known.
+    fn panics_for_a(input: &SyncInput<'_>) -> Result<(), String> {
+        assert_ne!(&*input.job.key.name, "a", "a plan that panics");
+        if input.job.spec.suspend { Err("not here".to_owned()) } else { Ok(()) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sync_that_panics_costs_its_job_a_backoff_and_nobody_else_anything() {
+        let (mut syncer, calls) = syncer(&[], (51, 52, 53));
+        let settings = Settings { manage_all_jobs: true, ..Settings::default() };
+        syncer.planner = Planner::new(settings, Some(panics_for_a), 0);
+        let (dispatch, recorder) = (Arc::clone(&syncer.dispatch), Arc::clone(&syncer.recorder));
+        let mut other = job(41, &json!({}));
+        other["metadata"]["name"] = json!("b");
+        other["metadata"]["uid"] = json!("uid-b");
+        let other = WireJob::read(&other.to_string()).and_then(WireJob::view);
+        dispatch.open();
+        dispatch.job(WatchEvent::Shown(other.expect("must be a Job")));
+        let token = tokio_util::sync::CancellationToken::new();
+        let work = dispatch.jobs.work(&syncer, 5, token.clone());
+        let stop = async {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            token.cancel();
+        };
+        tokio::join!(work, stop);
+        let panics = dispatch.panics();
+        assert!((2..6).contains(&panics), "{panics} in 10 s, with backoff; {:?}", calls.lock());
+        assert!(calls.lock().iter().any(|call| call == "POST pods"), "{:?}", calls.lock());
+        let event = recorder.next_for_tests().expect("there must be one").event;
+        assert_eq!((&*event.reason, event.severity), ("InternalError", Severity::Warning));
+        assert!(event.message.contains("a plan that panics"), "{}", event.message);
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "a panic has left it half changed")]
+    async fn a_panic_inside_the_state_ends_the_process() {
+        let (syncer, _) = syncer(&[], (51, 52, 53));
+        let dispatch = Arc::clone(&syncer.dispatch);
+        let broken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _state = dispatch.state();
+            assert_eq!(1, 2, "an index that does not hold");
+        }));
+        assert!(broken.is_err());
+        let failure = Failure::new(FailureKind::Other, "internal error");
+        syncer.panicked(&dispatch.jobs, &JobKey::new("default", "a"), failure).await;
+    }
+
+    #[tokio::test]
+    async fn without_the_lease_nothing_is_written_and_the_sync_is_repeated() {
+        let (syncer, calls) = syncer(&[pod("old", 45, "Succeeded")], (51, 52, 53));
+        syncer.executor.set_fence(Fence::closed());
+        syncer.dispatch.jobs.open();
+        let key = JobKey::new("default", "a");
+        syncer.process(&syncer.dispatch.jobs, &key).await;
+        assert!(calls.lock().is_empty(), "{:?}", calls.lock());
+        assert_eq!(syncer.dispatch.jobs.figures().tally.retries, 1);
+        let snapshot = syncer.dispatch.input(&key).expect("the Job is known");
+        assert!(!snapshot.memory.creation_in_doubt, "what was not sent is in no doubt");
     }
 
     #[tokio::test]

@@ -1,33 +1,62 @@
-//! Provides the work queue that workers wait on, and their loop. The core decides which key is due
+//! Provides the work queue, and the loop that works on its keys. The core decides which key is due
 //! when.
 
+use std::any::Any;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::task::Poll;
 use std::time::Duration;
 
 use controller_core::workqueue::{FailureDelay, Key, Moment, QueueCore, QueueTally};
-use epilogue_common::outcome::Failure;
-use parking_lot::Mutex;
+use epilogue_common::outcome::{Failure, FailureKind};
+use futures::FutureExt as _;
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use prometheus::Histogram;
-use tokio::sync::{Mutex as Turn, Notify};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+/// Maximum length of a panic's message in an event.
+const PANIC_CHARS_MAX: usize = 500;
+
+/// A key whose work waits for this long without an answer needs no worker: the next key gets it.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Maximum number of keys in progress, with those that wait for an answer. Each holds a snapshot of
+/// its Job.
+const IN_PROGRESS_MAX: usize = 512;
 
 /// A work queue with delays, backoff and metrics.
 pub(crate) struct Queue<K> {
     core: Mutex<QueueCore<K>>,
-    /// Held by the worker that waits for the next key, so that a key wakes no other one.
-    turn: Turn<()>,
-    /// Notified when that worker would otherwise sleep for too long.
+    /// Notified when the next key is due sooner than the loop expects.
     changed: Notify,
+    /// Keys that hold a worker.
+    working: AtomicUsize,
+    /// Notified when a key in progress gives its worker to the next one.
+    freed: Notify,
     started: Instant,
     waited: Histogram,
     worked: Histogram,
 }
 
+/// A key in progress counts as one that holds a worker until this is dropped.
+struct Worker<'a, K>(&'a Queue<K>);
+
 /// Work on the keys of a queue.
 pub(crate) trait Process<K> {
     /// Works on one key of this queue, and decides whether the key comes again.
     fn process(&self, queue: &Queue<K>, key: &K) -> impl Future<Output = ()> + Send;
+
+    /// Work on this key panicked: reports it, and adds the key as one that failed.
+    fn panicked(
+        &self,
+        queue: &Queue<K>,
+        key: &K,
+        failure: Failure,
+    ) -> impl Future<Output = ()> + Send;
 }
 
 /// The figures behind a queue's metrics.
@@ -43,12 +72,13 @@ impl<K: Key> Queue<K> {
     /// Creates a closed queue, which drops keys until it is opened. The histograms observe how long
     /// keys wait and how long work on them takes.
     pub(crate) fn new(delay: FailureDelay, waited: Histogram, worked: Histogram) -> Self {
-        let mut core = QueueCore::new(delay);
+        let mut core = QueueCore::sharing(delay, IN_PROGRESS_MAX);
         core.rest();
         Self {
             core: Mutex::new(core),
-            turn: Turn::default(),
             changed: Notify::new(),
+            working: AtomicUsize::new(0),
+            freed: Notify::new(),
             started: Instant::now(),
             waited,
             worked,
@@ -57,7 +87,7 @@ impl<K: Key> Queue<K> {
 
     /// Accepts keys from now on.
     pub(crate) fn open(&self) {
-        self.core.lock().open();
+        self.core().open();
     }
 
     /// The time on this queue's clock.
@@ -79,28 +109,56 @@ impl<K: Key> Queue<K> {
     }
 
     pub(crate) fn forget(&self, key: &K) {
-        self.core.lock().forget(key);
+        self.core().forget(key);
     }
 
-    /// Works on one key after the other until `token` is cancelled; work in progress is completed.
-    pub(crate) async fn work(&self, process: &impl Process<K>, token: CancellationToken) {
-        while let Some(key) = self.take(&token).await {
-            process.process(self, &key).await;
-            self.done(&key);
+    /// Works on keys until `token` is cancelled, on as many at once as there are workers; work in
+    /// progress is completed. A key whose work waits is no longer counted: many may wait at once,
+    /// of each namespace a part.
+    pub(crate) async fn work(
+        &self,
+        process: &impl Process<K>,
+        workers: usize,
+        token: CancellationToken,
+    ) {
+        let mut in_progress = FuturesUnordered::new();
+        loop {
+            let has_worker = self.working.load(Ordering::Relaxed) < workers;
+            tokio::select! {
+                biased;
+                Some(()) = in_progress.next() => {}
+                () = self.freed.notified(), if !has_worker => {}
+                () = token.cancelled(), if !has_worker => break,
+                key = self.take(&token), if has_worker => {
+                    let Some(key) = key else { break };
+                    in_progress.push(self.work_on(key, process, Worker::begin(self)));
+                }
+            }
         }
+        self.core().close();
+        while in_progress.next().await.is_some() {}
+    }
+
+    /// Works on one key. A panic costs this key alone.
+    async fn work_on(&self, key: K, process: &impl Process<K>, worker: Worker<'_, K>) {
+        let work = AssertUnwindSafe(process.process(self, &key)).catch_unwind();
+        if let Err(payload) = with_worker(worker, work).await {
+            process.panicked(self, &key, panicked(&*payload)).await;
+        }
+        self.done(&key);
+    }
+
+    /// The core. A panic in it poisons it, and the next use ends the process.
+    fn core(&self) -> MutexGuard<'_, QueueCore<K>> {
+        self.core.lock().expect("the queue must be whole: a panic has left it half changed")
     }
 
     /// Waits for the next key; `None` once `token` is cancelled. ([Q7])
     pub(crate) async fn take(&self, token: &CancellationToken) -> Option<K> {
-        let turn = tokio::select! {
-            biased;
-            () = token.cancelled() => None,
-            turn = self.turn.lock() => Some(turn),
-        };
         loop {
             let due = {
-                let mut core = self.core.lock();
-                if turn.is_none() || token.is_cancelled() {
+                let mut core = self.core();
+                if token.is_cancelled() {
                     core.close();
                     return None;
                 }
@@ -125,9 +183,9 @@ impl<K: Key> Queue<K> {
         self.worked.observe(worked.as_secs_f64());
     }
 
-    /// Changes the core, and wakes the worker that waits if it now has to look sooner.
+    /// Changes the core, and wakes the loop if it now has to look sooner.
     fn change<R>(&self, change: impl FnOnce(&mut QueueCore<K>, Moment) -> R) -> R {
-        let mut core = self.core.lock();
+        let mut core = self.core();
         let (was_ready, was_due) = (core.has_ready(), core.next_due());
         let result = change(&mut core, self.now());
         let is_sooner = core.next_due().is_some_and(|due| was_due.is_none_or(|was| due < was));
@@ -140,11 +198,11 @@ impl<K: Key> Queue<K> {
     }
 
     pub(crate) fn has_ready(&self) -> bool {
-        self.core.lock().has_ready()
+        self.core().has_ready()
     }
 
     pub(crate) fn figures(&self) -> Figures {
-        let core = self.core.lock();
+        let core = self.core();
         let now = self.now();
         Figures {
             depth: core.depth(),
@@ -153,6 +211,52 @@ impl<K: Key> Queue<K> {
             longest: core.unfinished(now).max().unwrap_or_default(),
         }
     }
+}
+
+impl<'a, K> Worker<'a, K> {
+    fn begin(queue: &'a Queue<K>) -> Self {
+        queue.working.fetch_add(1, Ordering::Relaxed);
+        Self(queue)
+    }
+}
+
+impl<K> Drop for Worker<'_, K> {
+    fn drop(&mut self) {
+        self.0.working.fetch_sub(1, Ordering::Relaxed);
+        self.0.freed.notify_one();
+    }
+}
+
+/// Completes this work. It holds its worker until it has waited for long.
+async fn with_worker<K, T>(worker: Worker<'_, K>, work: impl Future<Output = T>) -> T {
+    let (mut work, mut alarm) = (pin!(work), pin!(tokio::time::sleep(PATIENCE)));
+    let (mut worker, mut heard) = (Some(worker), Instant::now());
+    std::future::poll_fn(|context| {
+        if let Poll::Ready(done) = work.as_mut().poll(context) {
+            return Poll::Ready(done);
+        }
+        while worker.is_some() {
+            if alarm.as_mut().poll(context).is_pending() {
+                heard = Instant::now();
+                break;
+            }
+            // The alarm is set anew only when it rings: answers come far more often.
+            match heard + PATIENCE {
+                due if due > Instant::now() => alarm.as_mut().reset(due),
+                _ => worker = None,
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// The failure of work that panicked.
+fn panicked(payload: &(dyn Any + Send)) -> Failure {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
+    let text: String = text.chars().take(PANIC_CHARS_MAX).collect();
+    Failure::new(FailureKind::Other, format!("internal error: {text}"))
 }
 
 async fn sleep_until(due: Option<Instant>) {
@@ -225,15 +329,73 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_wakes_every_worker() {
+    async fn the_end_wakes_the_loop() {
         let (queue, token) = (queue(), CancellationToken::new());
         queue.add_after(Name("never"), Duration::from_hours(1));
         let end = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             token.cancel();
         };
-        let (one, two, ()) = tokio::join!(queue.take(&token), queue.take(&token), end);
-        assert_eq!((one, two), (None, None));
+        let (taken, ()) = tokio::join!(queue.take(&token), end);
+        assert_eq!(taken, None);
         assert_eq!(queue.now().as_secs(), 1);
+    }
+
+    /// Work that takes 30 s in namespace `slow`, with an answer each 300 ms in `busy`; for each
+    /// key, when its work began.
+    #[derive(Default)]
+    struct Works(Mutex<Vec<(&'static str, u128)>>);
+
+    impl Process<Name> for Works {
+        async fn process(&self, queue: &Queue<Name>, key: &Name) {
+            self.0.lock().expect("whole").push((key.0, queue.now().as_millis()));
+            match key.namespace() {
+                "slow" => tokio::time::sleep(Duration::from_secs(30)).await,
+                "busy" => {
+                    for _ in 0..10 {
+                        tokio::time::sleep(Duration::from_millis(300)).await;
+                    }
+                }
+                "odd" => panic!("odd work"),
+                _ => {}
+            }
+        }
+
+        async fn panicked(&self, queue: &Queue<Name>, key: &Name, failure: Failure) {
+            assert_eq!(failure.message, "internal error: odd work");
+            queue.add_failed(key.clone(), &failure);
+        }
+    }
+
+    /// When work on each key began, in milliseconds, with two workers in the first minute.
+    async fn begun(keys: &[&'static str]) -> Vec<(&'static str, u128)> {
+        let (queue, works, token) = (queue(), Works::default(), CancellationToken::new());
+        for key in keys {
+            queue.add(Name(key));
+        }
+        let end = async {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            token.cancel();
+        };
+        tokio::join!(queue.work(&works, 2, token.clone()), end);
+        works.0.into_inner().expect("whole")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_waits_holds_no_worker_and_work_that_goes_on_does() {
+        let keys = ["slow/1", "slow/2", "slow/3", "slow/4", "quick/1"];
+        let expected =
+            [("slow/1", 0), ("quick/1", 0), ("slow/2", 0), ("slow/3", 500), ("slow/4", 500)];
+        assert_eq!(begun(&keys).await, expected);
+        let expected = [("busy/1", 0), ("busy/2", 0), ("busy/3", 3_000)];
+        assert_eq!(begun(&["busy/1", "busy/2", "busy/3"]).await, expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_costs_its_key_a_backoff_and_the_others_nothing() {
+        let begun = begun(&["odd/1", "quick/1", "quick/2"]).await;
+        let of = |name| begun.iter().filter(move |(key, _)| *key == name).map(|(_, at)| *at);
+        assert_eq!(of("odd/1").collect::<Vec<_>>(), [0, 1_000, 3_000, 7_000, 15_000]);
+        assert_eq!(of("quick/1").chain(of("quick/2")).collect::<Vec<_>>(), [0, 0]);
     }
 }

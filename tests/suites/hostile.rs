@@ -3,6 +3,7 @@
 
 mod objects;
 mod tenant;
+mod waiting;
 
 use http::Request;
 use k8s_openapi::api::core::v1::Pod;

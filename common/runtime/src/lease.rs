@@ -1,11 +1,13 @@
 //! Elects a leader on a Lease, with the semantics of client-go: one candidate works, the others
 //! wait until its lease expires or is released.
 //!
-//! A lease does not fence. A process that was frozen may believe for a moment longer that it leads.
-//! The resourceVersion in each of its writes keeps them harmless.
+//! A lease does not fence at the server. A process that was frozen may believe for a moment longer
+//! that it leads: a [`Fence`] then holds its writes back. For one that was on its way already, the
+//! resourceVersion or the UID in it keeps it harmless.
 
 mod decide;
 mod elect;
+mod fence;
 
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use epilogue_common::outcome::Failure;
 use thiserror::Error;
 
 pub use elect::{Identity, Leadership, acquire, try_acquire};
+pub use fence::Fence;
 
 /// Each candidate adds up to this factor of the retry period, so that candidates that start
 /// together try at different times.

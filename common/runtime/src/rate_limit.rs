@@ -22,7 +22,8 @@ const PULSE: Duration = Duration::from_millis(50);
 pub struct RateLimit {
     /// Requests per second, and the burst; `None` means no limit.
     pub bucket: Option<(f64, u32)>,
-    /// How often one request is retried after a `Retry-After`.
+    /// How often one request is retried after a `Retry-After`. With 0 the caller gets the reply at
+    /// once: it has better to do than to wait in a request.
     pub retries_max: u32,
     /// Maximum `Retry-After` that is waited for here; with a longer one the caller gets the reply.
     pub wait_max: Duration,
@@ -161,7 +162,8 @@ where
     async fn send(&self, mut request: Request<Body>) -> Result<Response<B>, BoxError> {
         let limit = (!is_watch(&request)).then_some(self.rate_limit.reply_max);
         for sent in 0_u32.. {
-            let again = if may_repeat(&request) { copy(&request) } else { None };
+            let repeats = self.rate_limit.retries_max > 0 && may_repeat(&request);
+            let again = if repeats { copy(&request) } else { None };
             self.token().await;
             let reply = within(limit, self.inner.clone().oneshot(request)).await?;
             let wait = server_wait(reply.status(), reply.headers());
@@ -272,6 +274,8 @@ mod tests {
         assert_eq!(talk("/pods", &[(409, Some("1"))], rate_limit.clone()).await, (409, 1, 0));
         assert_eq!(talk("/pods", &[(429, Some("31"))], rate_limit.clone()).await, (429, 1, 0));
         assert_eq!(talk("/pods/a/eviction", &[(429, Some("1"))], rate_limit).await, (429, 1, 0));
+        let none = RateLimit { retries_max: 0, ..RateLimit::default() };
+        assert_eq!(talk("/pods", &[(429, Some("1"))], none).await, (429, 1, 0));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,9 +1,10 @@
 //! Reads replies with content that tenants wrote.
 
 use futures::AsyncReadExt as _;
-use http::Request;
+use http::{HeaderMap, Request, header};
 use kube::client::Body;
 use kube::core::Status;
+use kube::core::response::StatusDetails;
 use kube::{Client, Error};
 use serde::de::DeserializeOwned;
 use std::pin::pin;
@@ -34,16 +35,34 @@ pub async fn read_as<T>(
 ) -> Result<T, Error> {
     let response = client.send(request.map(Body::from)).await?;
     let (code, format) = (response.status(), Format::of(response.headers()));
+    let retry_after = retry_after(response.headers());
     let body = response.into_body().collect_bytes().await?;
     if code.is_client_error() || code.is_server_error() {
         let code = code.as_u16();
-        let status = wire::status(format, &body, code).unwrap_or_else(|| {
+        let mut status = wire::status(format, &body, code).unwrap_or_else(|| {
             let text = String::from_utf8_lossy(&body);
             Status::failure(text.trim(), FOREIGN).with_code(code)
         });
+        // Priority and fairness, and proxies, say it in the header alone.
+        if let Some(seconds) = retry_after {
+            let details = status.details.take();
+            let details = details.unwrap_or_else(|| StatusDetails {
+                name: String::new(),
+                group: String::new(),
+                kind: String::new(),
+                uid: String::new(),
+                causes: Vec::new(),
+                retry_after_seconds: seconds,
+            });
+            status.details = Some(StatusDetails { retry_after_seconds: seconds, ..details });
+        }
         return Err(Error::Api(status.boxed()));
     }
     wire::reply(format, &body, read).map_err(Error::SerdeError)
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<u32> {
+    headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -239,6 +239,27 @@ async fn a_leader_that_cannot_renew_stops_before_another_one_starts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_fence_is_open_from_the_lease_to_the_renew_deadline_or_the_release() {
+    let server = Server::default();
+    let (client, wire) = server.client();
+    let first = lead(client, "first").await;
+    let fence = first.fence();
+    assert!(timeout(100 * SECOND, first.lost()).await.is_err());
+    assert!(fence.is_open(), "each renewal keeps it open");
+    wire.set(Fault::Hangs);
+    tokio::time::sleep(7 * SECOND).await;
+    assert!(fence.is_open(), "the renewal before was at most 2 s ago");
+    tokio::time::sleep(3 * SECOND).await;
+    assert!(!fence.is_open());
+
+    let second = lead(Server::default().client().0, "second").await;
+    let fence = second.fence();
+    assert!(fence.is_open());
+    second.release().await.expect("must release");
+    assert!(!fence.is_open(), "a lease that was given back allows no write");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_short_outage_and_a_lost_reply_do_not_end_the_term() {
     let server = Server::default();
     let (client, wire) = server.client();

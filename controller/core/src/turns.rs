@@ -1,8 +1,13 @@
-//! Queues keys so that namespaces take turns: a namespace with many keys delays only itself.
+//! Queues keys so that namespaces take turns, and none holds all that there is: a namespace with many
+//! keys, or with slow ones, delays only itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
+
+/// A namespace may hold this many times what is free. So one alone holds two thirds, two hold two
+/// fifths each, and a part is always left for one that comes next.
+const SHARE: usize = 2;
 
 /// A key of a queue.
 pub trait Key: Clone + Eq + Hash {
@@ -10,54 +15,96 @@ pub trait Key: Clone + Eq + Hash {
     fn namespace(&self) -> &str;
 }
 
-/// First in, first out within a namespace; the namespaces take turns.
+/// First in, first out within a namespace; the namespaces take turns. A key that was taken must be
+/// given back.
 #[derive(Debug)]
-pub(crate) struct Turns<K> {
-    lanes: HashMap<Arc<str>, VecDeque<K>>,
+pub struct Turns<K> {
+    /// The namespaces that have keys, or hold some.
+    lanes: HashMap<Arc<str>, Lane<K>>,
     /// Each namespace with keys, once; the first one is next.
     order: VecDeque<Arc<str>>,
     len: usize,
+    /// How many more keys may be taken before one is given back.
+    free: usize,
 }
 
-impl<K> Default for Turns<K> {
-    fn default() -> Self {
-        Self { lanes: HashMap::new(), order: VecDeque::new(), len: 0 }
-    }
+#[derive(Debug)]
+struct Lane<K> {
+    keys: VecDeque<K>,
+    /// How many of its keys are taken.
+    held: usize,
 }
 
 impl<K: Key> Turns<K> {
+    /// An empty queue, of whose keys at most this many are taken at once.
+    pub fn new(max: usize) -> Self {
+        Self { lanes: HashMap::new(), order: VecDeque::new(), len: 0, free: max }
+    }
+
     /// Appends a key to its namespace.
-    pub(crate) fn push(&mut self, key: K) {
+    pub fn push(&mut self, key: K) {
         self.len += 1;
         if let Some(lane) = self.lanes.get_mut(key.namespace()) {
-            lane.push_back(key);
+            if lane.keys.is_empty() {
+                self.order.push_back(key.namespace().into());
+            }
+            lane.keys.push_back(key);
             return;
         }
         let namespace: Arc<str> = key.namespace().into();
         self.order.push_back(Arc::clone(&namespace));
-        self.lanes.insert(namespace, VecDeque::from([key]));
+        self.lanes.insert(namespace, Lane { keys: VecDeque::from([key]), held: 0 });
     }
 
-    /// The oldest key of the next namespace.
-    pub(crate) fn pop(&mut self) -> Option<K> {
+    /// Takes the oldest key of the next namespace that may hold one more.
+    pub fn pop(&mut self) -> Option<K> {
+        let turn = self.next()?;
+        self.order.rotate_left(turn);
         let namespace = self.order.pop_front()?;
         let lane = self.lanes.get_mut(&namespace)?;
-        let key = lane.pop_front()?;
+        let key = lane.keys.pop_front()?;
+        lane.held += 1;
         self.len -= 1;
-        if lane.is_empty() {
-            self.lanes.remove(&namespace);
-        } else {
+        self.free -= 1;
+        if !lane.keys.is_empty() {
             self.order.push_back(namespace);
         }
         Some(key)
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Gives a key of this namespace back.
+    pub fn give_back(&mut self, namespace: &str) {
+        let Some(lane) = self.lanes.get_mut(namespace).filter(|lane| lane.held > 0) else { return };
+        lane.held -= 1;
+        self.free += 1;
+        if lane.held == 0 && lane.keys.is_empty() {
+            self.lanes.remove(namespace);
+        }
+    }
+
+    /// Whether a key could be taken now.
+    pub fn has_next(&self) -> bool {
+        self.next().is_some()
+    }
+
+    /// How many keys wait.
+    pub fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether no key waits.
+    pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The place of the next namespace. Only those before it hold keys, so they are few.
+    fn next(&self) -> Option<usize> {
+        if self.free == 0 {
+            return None;
+        }
+        let share = self.free.saturating_mul(SHARE);
+        let held = |namespace| self.lanes.get(namespace).map_or(0, |lane: &Lane<K>| lane.held);
+        self.order.iter().position(|namespace| held(namespace) < share)
     }
 }
 
@@ -73,9 +120,10 @@ mod tests {
 
     #[test]
     fn namespaces_take_turns_and_each_keeps_its_order() {
-        let mut turns = Turns::default();
+        let mut turns = Turns::new(1_000);
         (0..5).for_each(|number| turns.push(("many", number)));
         turns.push(("few", 0));
+        assert!(turns.has_next() && !turns.is_empty());
         let mut order = vec![turns.pop(), turns.pop()];
         turns.push(("late", 0));
         order.extend(std::iter::from_fn(|| turns.pop()).map(Some));
@@ -89,14 +137,51 @@ mod tests {
             ("many", 4),
         ];
         assert_eq!(order.into_iter().flatten().collect::<Vec<_>>(), expected);
-        assert!(turns.is_empty() && turns.lanes.is_empty() && turns.order.is_empty());
+        assert!(turns.is_empty() && !turns.has_next() && turns.order.is_empty());
+        for (namespace, _) in expected {
+            turns.give_back(namespace);
+        }
+        assert!(turns.lanes.is_empty(), "nothing is kept of a namespace without keys");
+        assert_eq!(turns.free, 1_000);
+    }
+
+    fn hold(turns: &mut Turns<(&'static str, u32)>, namespace: &'static str) -> usize {
+        (0..100).for_each(|number| turns.push((namespace, number)));
+        let before = turns.free;
+        while turns.pop().is_some() {}
+        before - turns.free
+    }
+
+    #[test]
+    fn however_many_namespaces_hold_all_they_may_the_next_one_finds_a_place() {
+        let mut turns = Turns::new(90);
+        let held: Vec<usize> = ["a", "b", "c"].map(|name| hold(&mut turns, name)).to_vec();
+        assert_eq!(held, [60, 20, 7]);
+        turns.push(("late", 0));
+        assert_eq!(turns.pop(), Some(("late", 0)), "though hundreds wait before it");
+        // What comes back goes to those that hold less.
+        (0..6).for_each(|_| turns.give_back("a"));
+        let taken: Vec<_> = std::iter::from_fn(|| turns.pop()).map(|(name, _)| name).collect();
+        assert_eq!(taken, ["c"; 3]);
+    }
+
+    #[test]
+    fn nothing_is_taken_beyond_the_maximum() {
+        let mut turns = Turns::new(2);
+        (0..3).for_each(|number| turns.push(("a", number)));
+        assert_eq!([turns.pop(), turns.pop(), turns.pop()], [Some(("a", 0)), Some(("a", 1)), None]);
+        assert!(!turns.has_next() && turns.len() == 1);
+        turns.give_back("a");
+        assert_eq!(turns.pop(), Some(("a", 2)));
+        turns.give_back("b");
+        assert_eq!(turns.free, 0, "what was not taken cannot be given back");
     }
 
     /// In every sequence nothing is lost, and no key waits for more than one key of each other
     /// namespace.
     #[test]
     fn a_namespace_waits_for_at_most_one_turn_of_each_other() {
-        let mut turns = Turns::default();
+        let mut turns = Turns::new(1_000);
         let names = ["a", "b", "c", "d"];
         let mut pushed = 0;
         for round in 0_u32..200 {

@@ -16,6 +16,8 @@ pub type Moment = Duration;
 /// The longest wait of a key, with which no clock overflows. A key that waits longer comes early,
 /// finds nothing to do, and waits again.
 pub const WAIT_MAX: Duration = Duration::from_hours(365 * 24);
+/// The longest wait that a server's `Retry-After` asks for.
+const RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
 /// The longest delay after a failure without a connection, unless the base is longer.
 const UNSENT_MAX: Duration = Duration::from_secs(5);
 /// So few alarms are not worth a compaction.
@@ -74,11 +76,16 @@ struct Alarm<K> {
 }
 
 impl<K: Key> QueueCore<K> {
-    /// An empty queue.
+    /// An empty queue that hands out any number of keys at once.
     pub fn new(delay: FailureDelay) -> Self {
+        Self::sharing(delay, usize::MAX)
+    }
+
+    /// An empty queue. At most this many of its keys run at once, and no namespace has all of them.
+    pub fn sharing(delay: FailureDelay, running_max: usize) -> Self {
         Self {
             delay,
-            ready: Turns::default(),
+            ready: Turns::new(running_max),
             dirty: HashMap::new(),
             running: HashMap::new(),
             waiting: HashMap::new(),
@@ -148,11 +155,14 @@ impl<K: Key> QueueCore<K> {
     /// Adds a key after a failure, and returns the delay. ([Q5])
     ///
     /// DIVERGES(upstream): without a connection, the delay stays short. No server has the request,
-    /// and an outage is not the key's fault.
+    /// and an outage is not the key's fault. A `Retry-After` is waited for here; upstream's client
+    /// sleeps it while it holds a worker.
     pub fn add_failed(&mut self, key: K, failure: &Failure, now: Moment) -> Duration {
         let failures = self.failures.entry(key.clone()).or_default();
         let delay = self.delay.after(*failures);
         let delay = if failure.unsent { delay.min(UNSENT_MAX.max(self.delay.base)) } else { delay };
+        let asked = failure.retry_after.and_then(|wait| Duration::try_from(wait).ok());
+        let delay = delay.max(asked.unwrap_or_default().min(RETRY_AFTER_MAX));
         *failures = failures.saturating_add(1);
         self.add_after(key, delay, now);
         delay
@@ -178,6 +188,7 @@ impl<K: Key> QueueCore<K> {
     /// Records that a worker is done with a key; returns for how long it had the key.
     pub fn done(&mut self, key: &K, now: Moment) -> Duration {
         let since = self.running.remove(key).unwrap_or(now);
+        self.ready.give_back(key.namespace());
         if self.dirty.contains_key(key) && !self.closed {
             self.ready.push(key.clone());
         }
@@ -191,7 +202,7 @@ impl<K: Key> QueueCore<K> {
 
     /// Whether a key could be taken now.
     pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty() && !self.closed
+        !self.closed && self.ready.has_next()
     }
 
     /// How many keys are ready.
@@ -423,6 +434,33 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(slow.add_failed("a", &unsent, at(0)), 9 * SECOND);
         }
+    }
+
+    #[test]
+    fn a_server_s_wait_is_kept_within_a_minute_and_never_shortens_the_backoff() {
+        let mut queue = queue();
+        let mut fail = |seconds| {
+            let retry_after = Some(jiff::SignedDuration::from_secs(seconds));
+            let failure = Failure { retry_after, ..conflict() };
+            queue.add_failed("a", &failure, at(0)).as_secs()
+        };
+        assert_eq!([30, 1, 3_600, -1, 0].map(&mut fail), [30, 2, 60, 8, 16]);
+    }
+
+    #[test]
+    fn a_namespace_that_is_stuck_holds_a_part_of_the_workers_only() {
+        let mut queue = QueueCore::sharing(FailureDelay { base: SECOND, max: SECOND }, 9);
+        for key in ["slow/1", "slow/2", "slow/3", "slow/4", "slow/5", "slow/6", "slow/7"] {
+            queue.add(key, at(0));
+        }
+        assert_eq!((0..9).filter_map(|_| take(&mut queue, 0)).count(), 6);
+        assert!(!queue.has_ready() && queue.depth() == 1);
+        queue.add("quick/1", at(1));
+        assert!(queue.has_ready());
+        assert_eq!(take(&mut queue, 1), Some("quick/1"));
+        queue.done(&"slow/1", at(2));
+        queue.done(&"quick/1", at(2));
+        assert_eq!(take(&mut queue, 2), Some("slow/7"));
     }
 
     fn conflict() -> Failure {

@@ -2,7 +2,9 @@
 //! series is not needed.
 
 use controller_core::podgc::{Cause, PodWrite};
+use controller_core::view::{Pod, Uid};
 use epilogue_common::names::POD_GC_EVENT_SOURCE;
+use epilogue_common::outcome::Failure;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -21,7 +23,7 @@ pub(super) fn event(write: &PodWrite, instance: &str, now: Timestamp) -> Option<
             ("Normal", "ResetDisruptionTarget", format!("DisruptionTarget reset: {stale}"))
         }
     };
-    Some(about(write, (kind, reason), &message, instance, now))
+    Some(about(of(write), (kind, reason), &message, instance, now))
 }
 
 /// The event of a write that a pod GC that only observes did not carry out.
@@ -41,11 +43,27 @@ pub(super) fn would_event(write: &PodWrite, instance: &str, now: Timestamp) -> V
         }
     };
     let message = format!("{message} (--pod-gc=observe)");
-    about(write, ("Normal", reason), &message, instance, now)
+    about(of(write), ("Normal", reason), &message, instance, now)
+}
+
+/// The event of a check that panicked.
+pub(super) fn internal_error(
+    pod: &Pod,
+    failure: &Failure,
+    instance: &str,
+    now: Timestamp,
+) -> Value {
+    let message = format!("The check of this pod is repeated: {failure}");
+    let pod = (&*pod.namespace, &*pod.name, &pod.uid);
+    about(pod, ("Warning", "InternalError"), &message, instance, now)
+}
+
+fn of(write: &PodWrite) -> (&str, &str, &Uid) {
+    (&write.namespace, &write.name, &write.uid)
 }
 
 fn about(
-    write: &PodWrite,
+    (namespace, name, uid): (&str, &str, &Uid),
     (kind, reason): (&str, &str),
     message: &str,
     instance: &str,
@@ -56,15 +74,15 @@ fn about(
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": format!("{}.{:x}", write.name, now.as_nanosecond()),
-            "namespace": &*write.namespace,
+            "name": format!("{name}.{:x}", now.as_nanosecond()),
+            "namespace": namespace,
         },
         "involvedObject": {
             "apiVersion": "v1",
             "kind": "Pod",
-            "namespace": &*write.namespace,
-            "name": &*write.name,
-            "uid": write.uid.as_str(),
+            "namespace": namespace,
+            "name": name,
+            "uid": uid.as_str(),
         },
         "type": kind,
         "reason": reason,

@@ -114,7 +114,7 @@ async fn work_until(worker: &Arc<Worker>, server: &Server, requests: usize) {
         token.cancel();
     };
     let queue = ending(worker);
-    tokio::join!(queue.work(&**worker, token.clone()), end);
+    tokio::join!(queue.work(&**worker, 1, token.clone()), end);
 }
 
 const NODE: &str = "GET /api/v1/nodes/gone";
@@ -161,7 +161,7 @@ async fn observing_writes_only_an_event_and_only_once() {
         token.cancel();
     };
     let queue = ending(&worker);
-    tokio::join!(queue.work(&*worker, token.clone()), end);
+    tokio::join!(queue.work(&*worker, 1, token.clone()), end);
     assert_eq!(server.lines().len(), 2);
     let page = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).expect("a page");
     assert!(page.contains("epilogue_pod_gc_would_have_total{action=\"orphaned\"} 1"), "{page}");

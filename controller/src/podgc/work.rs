@@ -10,9 +10,10 @@ use epilogue_runtime::clock::Clock;
 use serde_json::Value;
 
 use super::Metrics;
-use super::events::{event, would_event};
+use super::events::{event, internal_error, would_event};
 use crate::dispatch::Dispatch;
 use crate::execute::Executor;
+use crate::planner::Stopwatch;
 use crate::workqueue::{Process, Queue};
 
 /// Dependencies of a check.
@@ -36,17 +37,31 @@ impl Process<Item> for Worker {
             }
         }
     }
+
+    async fn panicked(&self, queue: &Queue<Item>, item: &Item, failure: Failure) {
+        self.dispatch.panicked("pod GC", item, &failure);
+        queue.add_failed(item.clone(), &failure);
+        let Item::Pod(_, uid) = item else { return };
+        let pod = self.dispatch.state().pod(uid).cloned();
+        if let Some(pod) = pod {
+            let event = internal_error(&pod, &failure, &self.instance, self.clock.now());
+            self.send(&pod.namespace, &pod.name, &event).await;
+        }
+    }
 }
 
 impl Worker {
     /// Checks one item of a queue, and makes the calls that follow from it.
     pub(super) async fn check(&self, queue: &Queue<Item>, item: &Item) -> Outcome<()> {
-        let mut check = Check::new(item.clone());
+        let (mut check, mut plans) = (Check::new(item.clone()), Stopwatch::default());
         loop {
-            let next = check.next(&mut self.dispatch.state(), self.clock.now());
+            let next = plans.time(|| check.next(&mut self.dispatch.state(), self.clock.now()));
             let call = match next {
                 Next::Call(call) => call,
-                Next::End(end) => return self.end(queue, item, end).await,
+                Next::End(end) => {
+                    self.dispatch.planned("pod_gc", item, &plans);
+                    return self.end(queue, item, end).await;
+                }
             };
             let outcome = self.executor.check(&call).await;
             if let Call::FindNode(name) = &call {
@@ -92,7 +107,7 @@ impl Worker {
             "would be carried out, but --pod-gc=observe"
         );
         let event = would_event(write, &self.instance, self.clock.now());
-        self.send(write, &event).await;
+        self.send(&write.namespace, &write.name, &event).await;
     }
 
     /// Reports a write that was carried out.
@@ -107,14 +122,14 @@ impl Worker {
             "carried out"
         );
         if let Some(event) = event(write, &self.instance, self.clock.now()) {
-            self.send(write, &event).await;
+            self.send(&write.namespace, &write.name, &event).await;
         }
     }
 
     /// A lost event is not retried: it is news and not state.
-    async fn send(&self, write: &PodWrite, event: &Value) {
-        if let Err(failure) = self.executor.create_event(&write.namespace, event).await {
-            tracing::debug!(pod = &*write.name, %failure, "event not written");
+    async fn send(&self, namespace: &str, pod: &str, event: &Value) {
+        if let Err(failure) = self.executor.create_event(namespace, event).await {
+            tracing::debug!(pod, %failure, "event not written");
         }
     }
 }

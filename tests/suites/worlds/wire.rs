@@ -160,9 +160,11 @@ impl Wire {
         Self { api: api.clone(), agent, sabotage, most: Arc::default() }
     }
 
-    /// A client with the program's own handling of 429 and of replies that do not come.
+    /// A client with the program's own handling of 429, which is none, and of replies that do not
+    /// come.
     pub(super) fn client(self) -> Client {
-        let limited = RateLimited::new(self, RateLimit::default());
+        let limit = RateLimit { retries_max: 0, ..RateLimit::default() };
+        let limited = RateLimited::new(self, limit);
         ClientBuilder::new(limited, "default").build()
     }
 

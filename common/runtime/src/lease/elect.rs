@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::decide::{Now, Observed, Record, Step, decide, released};
+use super::fence::Fence;
 use super::{JITTER, LeaseError, LeaseOptions, Loss};
 use crate::api_error::classify;
 use crate::clock::Clock;
@@ -27,6 +28,7 @@ pub struct Leadership {
     lost: CancellationToken,
     loss: Arc<OnceLock<Loss>>,
     stop: CancellationToken,
+    fence: Fence,
     renewing: AbortOnDropHandle<Candidate>,
 }
 
@@ -51,6 +53,7 @@ struct Candidate {
     observed: Option<Observed>,
     /// Whether `lease` is the reply to our last write, and need not be read again.
     current: bool,
+    fence: Fence,
 }
 
 #[derive(Debug)]
@@ -99,10 +102,11 @@ impl Leadership {
     fn begin(candidate: Candidate, held: Instant) -> Self {
         tracing::info!(lease = candidate.options.name, identity = candidate.me, "leading");
         let (lost, stop) = (CancellationToken::new(), CancellationToken::new());
-        let loss = Arc::new(OnceLock::new());
+        let (loss, fence) = (Arc::new(OnceLock::new()), candidate.fence.clone());
+        fence.open_until(held + candidate.options.renew_deadline);
         let task = renew(candidate, held, stop.clone(), lost.clone(), loss.clone());
         let renewing = AbortOnDropHandle::new(tokio::spawn(task));
-        Self { lost, loss, stop, renewing }
+        Self { lost, loss, stop, fence, renewing }
     }
 
     /// Completes when the lease is no longer ours; all work must end then.
@@ -116,10 +120,16 @@ impl Leadership {
         self.lost.clone()
     }
 
+    /// Open while the lease is certainly ours. The holder checks it before each write.
+    pub fn fence(&self) -> Fence {
+        self.fence.clone()
+    }
+
     /// Releases the lease, so that another candidate need not wait until it expires. All work must
     /// have ended before. Does nothing if the lease is already lost.
     pub async fn release(self) -> Result<(), LeaseError> {
         self.stop.cancel();
+        self.fence.close();
         let Ok(mut candidate) = self.renewing.await else { return Ok(()) };
         if self.loss.get().is_some() {
             return Ok(());
@@ -149,6 +159,7 @@ async fn renew(
         loss = candidate.hold(held) => Some(loss),
     };
     if let Some(loss) = loss {
+        candidate.fence.close();
         tracing::error!(lease = candidate.options.name, reason = %loss, "no longer leading");
         // The cell is only set here.
         let _ = reason.set(loss);
@@ -165,7 +176,8 @@ impl Candidate {
         let options = options.clone();
         let Identity { name: me, clock } = me;
         let jitter = StdRng::seed_from_u64(seed(&me));
-        Ok(Self { api, options, me, clock, jitter, lease: None, observed: None, current: false })
+        let (lease, observed, current, fence) = (None, None, false, Fence::closed());
+        Ok(Self { api, options, me, clock, jitter, lease, observed, current, fence })
     }
 
     /// Tries until the lease is ours; returns the moment from which it certainly is.
@@ -203,7 +215,10 @@ impl Candidate {
             }
             let limit = deadline.min(started + self.options.attempt_max());
             match self.attempt_in_time(limit).await {
-                Ok(Attempt::Held) => held = started,
+                Ok(Attempt::Held) => {
+                    held = started;
+                    self.fence.open_until(held + after);
+                }
                 Ok(Attempt::Refused { holder }) => return Loss::Taken { holder },
                 Err(failure) => self.warn(&failure),
             }

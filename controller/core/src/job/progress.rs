@@ -34,6 +34,8 @@ pub struct Progress {
     altered: bool,
     /// The failure of the pod stage; a failure of claims or accounting hides it. ([S21])
     pod_failure: Option<Failure>,
+    /// Whether nothing is left for when the watches have caught up.
+    complete: bool,
     initial_batch: usize,
 }
 
@@ -74,6 +76,7 @@ impl Progress {
             side_effects: Vec::new(),
             altered: false,
             pod_failure: None,
+            complete: plan.skip != Some(SkipReason::Stale),
             initial_batch: settings.slow_start_initial_batch,
             plan,
         };
@@ -106,6 +109,11 @@ impl Progress {
         self.calls.next()
     }
 
+    /// Whether one call is unanswered, so that its outcome ends the stage and leads to a plan.
+    pub fn ends_stage(&self) -> bool {
+        self.calls.unanswered == 1
+    }
+
     /// Takes the outcome of a call. The sync is over when none is unanswered and there is no next.
     pub fn done(&mut self, call: &Call, outcome: Outcome<Answer>) {
         if let (Step::WriteStatus(status), Ok(Answer::Job(job))) = (&call.step, &outcome) {
@@ -129,6 +137,7 @@ impl Progress {
         };
         SyncResult {
             result: failure.or(self.pod_failure).map_or(Ok(()), Err),
+            complete: self.complete,
             requeue_after: self.plan.requeue_after,
             action: self.plan.action,
         }
@@ -194,6 +203,7 @@ impl Progress {
                     self.remember(MemoryUpdate::PodsConfirmed(version));
                     if Some(version) > self.plan.confirms {
                         self.plan.requeue_after = Some(STALE_RETRY);
+                        self.complete = false;
                         return (Stage::Done(None), Vec::new());
                     }
                 }

@@ -188,6 +188,9 @@ pub struct SyncResult {
     /// The first failure that makes the controller repeat the sync with backoff. ([Q5], [S21],
     /// [S22])
     pub result: Result<(), Failure>,
+    /// Whether it came to its end, so that earlier failures no longer count. A sync that waits for
+    /// the watches has not.
+    pub complete: bool,
     /// When to sync again without any event.
     pub requeue_after: Option<SignedDuration>,
     /// What the sync did to pods.

@@ -92,12 +92,18 @@ impl Finished {
         }
     }
 
-    /// The pods in excess, as many as one search names.
-    pub(crate) fn excess(&mut self, settings: &Settings) -> BTreeMap<Uid, Excess> {
+    /// The pods in excess that were not named before, as many as one search names. Pods that were
+    /// named and cannot be deleted hold up none of the others.
+    pub(crate) fn excess(
+        &mut self,
+        settings: &Settings,
+        named_before: &HashMap<Uid, Excess>,
+    ) -> BTreeMap<Uid, Excess> {
+        let is_new = |rank: &&Rank| !named_before.contains_key(&rank.uid);
         let mut named = BTreeMap::new();
         if let Some(max) = settings.finished_max {
-            let count = self.all.len().saturating_sub(max).min(NAMED_MAX);
-            let first = self.all.iter().take(count);
+            let count = self.all.len().saturating_sub(max);
+            let first = self.all.iter().take(count).filter(is_new).take(NAMED_MAX);
             named.extend(first.map(|rank| (rank.uid.clone(), Excess::Cluster(max))));
         }
         let Some(max) = settings.failed_per_owner_max else { return named };
@@ -108,7 +114,7 @@ impl Finished {
                 self.crowded.insert(owner);
                 continue;
             }
-            let first = failed.iter().take(count);
+            let first = failed.iter().take(count).filter(is_new);
             named.extend(first.map(|rank| (rank.uid.clone(), Excess::Owner(max))));
         }
         named

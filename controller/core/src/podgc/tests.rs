@@ -322,6 +322,9 @@ impl Fixture {
                 self.version += 1;
                 Ok(Answer::Patched(Version(self.version)))
             }
+            Call::DeletePod(write) if is_kept(write) => {
+                Err(Failure::new(FailureKind::Forbidden, "a webhook keeps it"))
+            }
             Call::PatchNode(..) | Call::DeletePod(_) => Ok(Answer::Done),
         }
     }
@@ -336,9 +339,15 @@ impl Fixture {
             End::Enqueue(entries) => self.alarm(entries),
             End::Untainted(name) => self.writes.push(format!("{name}: untainted")),
             End::Observed(write) | End::Written(write) => self.writes.push(policies(&write)),
+            End::NotWritten(write, _) if is_kept(&write) => {}
             End::NotWritten(_, failure) | End::Failed(failure) => panic!("{item:?}: {failure}"),
         }
     }
+}
+
+/// Whether a webhook refuses to delete this pod.
+fn is_kept(write: &super::PodWrite) -> bool {
+    write.name.starts_with("kept")
 }
 
 /// A write in one line.

@@ -276,7 +276,7 @@ impl Gc {
 
     /// The checks of finished pods in excess.
     pub(super) fn check_excess(&mut self, pods: &Pods) -> Vec<Wake> {
-        let named = self.finished.excess(&self.settings);
+        let named = self.finished.excess(&self.settings, &self.excess);
         let mut wakes = Vec::new();
         for (uid, excess) in named {
             // A pod that was named before is already queued.

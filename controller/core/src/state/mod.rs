@@ -176,6 +176,11 @@ impl ClusterState {
         Entry::Job(key.clone(), Some(self.jobs.floor(wait)))
     }
 
+    /// The Job of this key, as last read.
+    pub fn job(&self, key: &JobKey) -> Option<&Arc<Job>> {
+        self.jobs.get(key)
+    }
+
     /// Whether there is a Job of this name and UID.
     pub fn knows(&self, key: &JobKey, uid: &Uid) -> bool {
         self.jobs.get(key).is_some_and(|job| job.uid == *uid)

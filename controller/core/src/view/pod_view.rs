@@ -28,6 +28,11 @@ use super::wire::{
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 impl WirePod {
+    /// Succeeded or Failed.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
     /// The view of this pod.
     pub fn view(self, interner: &mut Interner) -> Pod {
         let phase = Phase::parse(self.status.phase.as_deref().unwrap_or_default());

@@ -297,7 +297,8 @@ impl World {
             process.state.synced(&key, now.saturating_sub(work.began), now);
         }
         match sync_result.result {
-            Ok(()) => process.queue.forget(&key),
+            Ok(()) if sync_result.complete => process.queue.forget(&key),
+            Ok(()) => {}
             Err(failure) => {
                 process.queue.add_failed(key.clone(), &failure, now);
             }

@@ -32,8 +32,9 @@ fn a_new_job_gets_as_many_pods_as_may_run_at_once() {
     assert_eq!(run(0, 5, vec![]).created.len(), 0, "parallelism 0 idles");
 }
 
-/// The calls of the next sync, whose live list shows this newest version.
-fn steps_with_newest(api: &mut FakeApi, newest: Version) -> Vec<Step> {
+/// The calls of the next sync, whose live list shows this newest version, and whether it came to
+/// its end.
+fn steps_with_newest(api: &mut FakeApi, newest: Version) -> (Vec<Step>, bool) {
     let mut progress = Progress::new(api.plan(), &api.settings);
     let mut steps = Vec::new();
     while let Some(call) = progress.next_call() {
@@ -49,7 +50,7 @@ fn steps_with_newest(api: &mut FakeApi, newest: Version) -> Vec<Step> {
         }
         steps.push(call.step);
     }
-    steps
+    (steps, progress.into_result().complete)
 }
 
 #[test]
@@ -64,14 +65,16 @@ fn a_creation_without_a_reply_is_repeated_only_after_a_live_list() {
         // The pod exists, and the watch has yet to show it.
         let shown = Version(seen.0 + 1);
         let mut behind = api.clone();
-        let steps = steps_with_newest(&mut behind, shown);
+        let (steps, complete) = steps_with_newest(&mut behind, shown);
+        assert!(!complete, "the failure still counts");
         assert_eq!(steps.iter().filter(|step| **step == Step::ConfirmPods).count(), 1);
         assert!(!steps.iter().any(creates), "{steps:?}");
         assert_eq!(behind.memory.awaited().pods, shown);
         assert!(!behind.memory.creation_in_doubt);
 
         // No pod was created.
-        let steps = steps_with_newest(&mut api, seen);
+        let (steps, complete) = steps_with_newest(&mut api, seen);
+        assert!(complete);
         assert_eq!(steps.iter().filter(|step| creates(step)).count(), 1, "{steps:?}");
         assert_eq!(api.plan().confirms, None);
     }

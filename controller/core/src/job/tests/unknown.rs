@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::builders::{JobBuilder, api, await_deletion, job, pods, sync};
-use crate::job::SkipReason;
+use crate::job::{Progress, SkipReason};
 use crate::view::Version;
 
 /// A Job with an unknown completion mode gets an event and nothing else. ([S6])
@@ -51,6 +51,8 @@ fn syncs_that_have_nothing_to_do_do_nothing() {
             api.memory.written.pods = Version(u64::MAX);
         }
         let plan = api.plan();
+        let complete = Progress::new(plan.clone(), &api.settings).into_result().complete;
+        assert_eq!(complete, plan.skip != Some(SkipReason::Stale), "only then failures count on");
         (plan.skip, plan.requeue_after.map(|after| after.as_secs()))
     };
     let done = || job().condition("Complete", "R", "m");

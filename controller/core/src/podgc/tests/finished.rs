@@ -76,6 +76,16 @@ fn more_than_are_named_at_once_go_in_turn() {
 }
 
 #[test]
+fn pods_that_cannot_be_deleted_hold_up_no_other() {
+    let mut pods: Vec<Value> =
+        (0..600).map(|n| ended(&format!("kept{n:04}"), "Failed", "", n)).collect();
+    pods.extend((600..1203).map(|n| ended(&format!("p{n:04}"), "Failed", "", n)));
+    let names = deleted_of(Some(3), &pods);
+    assert_eq!(names.len(), 600);
+    assert_eq!(names.first().map(String::as_str), Some("p0600"));
+}
+
+#[test]
 fn failed_pods_beyond_a_number_of_their_owner_go_oldest_first() {
     let settings = Settings { failed_per_owner_max: Some(1), ..Settings::default() };
     let mut fixture = Fixture::new(settings, &["n"]);
