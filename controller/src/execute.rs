@@ -160,10 +160,9 @@ impl Executor {
         self.call(Method::POST, &path, JSON, body, &NOTHING).await
     }
 
-    /// Removes the tracking finalizer from these pods.
+    /// Removes the tracking finalizer from these pods, unless they changed since they were read.
     pub(crate) async fn remove_finalizers(&self, pods: &[Arc<Pod>]) -> Vec<Outcome<WrittenPod>> {
-        let calls: Vec<_> =
-            pods.iter().map(|pod| self.patch(pod, remove_finalizer_patch(pod))).collect();
+        let calls: Vec<_> = pods.iter().map(|pod| self.patch(pod, strip_patch(pod))).collect();
         stream::iter(calls).buffered(CALLS_OF_SYNC_MAX).collect().await
     }
 

@@ -2,8 +2,8 @@
 //! faults, for the state and the plans that ship. Proves that the verdicts can fail.
 
 use ::simulation::small_scopes::{
-    self, ENDINGS, Faults, JobKind, LEADERS, LOSSES, Limits, ONE, POLICIES, Report, Sabotage,
-    Scope, TWO, agent,
+    self, ENDINGS, Ending, Faults, JobKind, LEADERS, LOSSES, Limits, ONE, POLICIES, Report,
+    Sabotage, Scope, TURNS, TWO, agent,
 };
 
 /// Explores scopes.
@@ -45,6 +45,11 @@ fn however_pods_end_each_counts_once_and_the_job_ends() {
 }
 
 #[test]
+fn a_pod_that_turns_failed_counts_as_it_was_listed_and_the_job_ends() {
+    assert_hold(TURNS);
+}
+
+#[test]
 fn each_policy_holds_in_any_order_and_the_job_ends() {
     assert_hold(POLICIES);
 }
@@ -53,7 +58,7 @@ fn each_policy_holds_in_any_order_and_the_job_ends() {
 #[test]
 fn the_number_of_states_does_not_depend_on_the_order() {
     let depth_first = Limits { waiting_max: 1, ..Limits::default() };
-    for scope in [LEADERS, LOSSES, ENDINGS, POLICIES].into_iter().flatten() {
+    for scope in [LEADERS, LOSSES, ENDINGS, TURNS, POLICIES].into_iter().flatten() {
         if scope.states < 30_000 {
             let report = small_scopes::explore(scope, depth_first);
             assert_eq!(report.states, scope.states, "{}", scope.name);
@@ -85,6 +90,7 @@ const CRASH: Faults = Faults { crashes: 1, ..LOST };
 const LATE: Faults = Faults { late_watches: 1, ..Faults::NONE };
 const LATE_AND_LOST: Faults = Faults { late_watches: 1, ..LOST };
 const ENDS: Faults = Faults { endings: 1, ..Faults::NONE };
+const LOST_ENDS: Faults = Faults { endings: 1, ..LOST };
 
 caught! {
     a_release_before_the_status_lists_the_pod_is_caught:
@@ -110,6 +116,9 @@ caught! {
     a_controller_that_strips_blindly_is_caught:
         StripBlindly in Scope { second_leader: 1, faults: CRASH, ..ONE },
         by "has ended, and is taken out of the count";
+    a_success_that_turned_and_counts_as_a_failure_is_caught:
+        BelieveTurns in Scope { faults: LOST_ENDS, endings: &[Ending::Refuse], indexed: true, ..TWO },
+        by "completed its index and counts as failed";
     a_failed_phase_over_a_running_container_is_caught:
         FailStarted in Scope { kind: JobKind::PendingTimeout, ..ONE },
         by "is called Failed while its container runs";

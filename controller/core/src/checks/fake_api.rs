@@ -130,16 +130,31 @@ impl FakeApi {
 
     /// One sync with failing calls, and a crash that ends it.
     pub fn sync_with(&mut self, faults: Faults<'_>, crash: Option<Crash>) -> Trace {
+        self.run(&mut |_, _| {}, faults, crash)
+    }
+
+    /// One sync during which others act: before each of its calls.
+    pub fn sync_among(&mut self, others: &mut dyn FnMut(&mut Self, &Step)) -> Trace {
+        self.run(others, &|_, _| None, None)
+    }
+
+    fn run(
+        &mut self,
+        others: &mut dyn FnMut(&mut Self, &Step),
+        faults: Faults<'_>,
+        crash: Option<Crash>,
+    ) -> Trace {
         let plan = self.plan();
         let mut progress = Progress::new(plan.clone(), &self.settings);
         let (mut steps, mut side_effects) = (Vec::new(), Vec::new());
         loop {
             self.remember(progress.take_side_effects(), &mut side_effects);
             if crash.is_some_and(|crash| crash.after_calls == steps.len()) {
-                self.memory = Memory::default();
+                self.crash();
                 return Trace { plan, steps, side_effects, sync_result: None };
             }
             let Some(call) = progress.next_call() else { break };
+            others(self, &call.step);
             let fault = faults(&call.step, call.slot);
             let outcome = fault.map_or_else(|| self.execute(&call.step), Err);
             progress.done(&call, outcome.clone());
@@ -147,6 +162,13 @@ impl FakeApi {
         }
         let sync_result = Some(progress.into_result());
         Trace { plan, steps, side_effects, sync_result }
+    }
+
+    /// The process dies, and with it what it remembers; except for what no process can learn from
+    /// the API, where [`adoption`](crate::job) and [`census`](crate::job) document what is lost.
+    pub fn crash(&mut self) {
+        let Memory { uncounted_pods, completed_pods, .. } = std::mem::take(&mut self.memory);
+        self.memory = Memory { uncounted_pods, completed_pods, ..Memory::default() };
     }
 
     /// Carries out a step.

@@ -8,7 +8,7 @@ use epilogue_common::names::job_condition;
 use jiff::SignedDuration;
 
 use self::fake_api::{Crash, FakeApi};
-use crate::job::{Memory, SyncInput, verdict};
+use crate::job::{SyncInput, verdict};
 use crate::view::Phase;
 
 pub mod fake_api;
@@ -57,7 +57,7 @@ pub fn verify(input: &SyncInput<'_>) -> Result<(), Violation> {
     for after_calls in (0..=calls).step_by(stride) {
         let mut crashed = start.clone();
         crashed.sync_with(&|_, _| None, Some(Crash { after_calls }));
-        crashed.memory = Memory::default();
+        crashed.crash();
         settle(&mut crashed)?;
         let other = summary(&crashed);
         if other != end {

@@ -37,18 +37,23 @@ pub(super) fn decide(input: &SyncInput<'_>) -> Claims {
     claims
 }
 
-/// Live pods of ours that lost their finalizer, which would otherwise run uncounted.
+/// Pods of ours that lost their finalizer uncounted: those that live, which would otherwise run
+/// uncounted, and those that ended so.
 ///
 /// DIVERGES(upstream): upstream leaves them so. It removes the finalizer before it deletes an
 /// excess or suspended pod. When the deletion then fails, the pod stays, cannot be counted, and its
 /// work is done again. ([P14])
 pub(super) fn untracked(job: &Job, pods: &[Arc<Pod>], memory: &Memory) -> Vec<Claim> {
     let ends = [job_condition::FAILURE_TARGET, job_condition::SUCCESS_CRITERIA_MET];
-    if job.deleting || job.spec.suspend || ends.iter().any(|it| job.true_condition(it).is_some()) {
+    if job.deleting || ends.iter().any(|it| job.true_condition(it).is_some()) {
         return Vec::new();
     }
+    // A suspended Job deletes its live pods.
+    let is_uncounted = |pod: &Pod| {
+        if pod.is_terminal() { memory.uncounted_pods.contains(&pod.uid) } else { !job.spec.suspend }
+    };
     pods.iter()
-        .filter(|pod| pod.is_active() && !pod.tracked)
+        .filter(|pod| !pod.tracked && pod.deletion.is_none() && is_uncounted(pod))
         .filter(|pod| !memory.expectations.deleted.contains(&pod.uid))
         .map(|pod| patch(pod, ClaimKind::Track))
         .collect()

@@ -104,10 +104,12 @@ pub fn remove_finalizer_patch(pod: &Pod) -> Value {
     }})
 }
 
-/// The strategic-merge patch that removes the tracking finalizer from a pod that is deleted next.
+/// The strategic-merge patch that removes the tracking finalizer from a pod that is deleted next,
+/// or that has no Job to count it.
 ///
 /// DIVERGES(upstream): only of the version that was read. When upstream's patch comes after the pod
-/// has succeeded, that success is never counted, and its work runs once more. ([P14])
+/// has succeeded, or after another Job has adopted it, that success is never counted, and its work
+/// runs once more. ([P14])
 pub fn strip_patch(pod: &Pod) -> Value {
     let mut patch = remove_finalizer_patch(pod);
     // A version that could not be read would be refused for ever.

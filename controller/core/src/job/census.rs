@@ -6,8 +6,8 @@ use std::sync::Arc;
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 
 use super::input::Memory;
-use super::policies;
 use super::policies::FailureAction;
+use super::{IndexSet, policies};
 use crate::view::{Job, Phase, Pod, Uid};
 
 /// The pods of a Job, sorted into what they count as.
@@ -112,6 +112,46 @@ impl Uncounted {
     pub fn contains(&self, pod: &Uid) -> bool {
         self.succeeded.contains(pod) || self.failed.contains(pod)
     }
+}
+
+/// The same pods, with those as Succeeded that count as succeeded and have turned Failed since.
+///
+/// The status lists the succeeded pods of a NonIndexed Job by UID, but those of an Indexed one only
+/// by index. A process that has not counted such a pod itself takes it for the one that completed
+/// its index if no container of it failed, and if no other pod of that index shows as Succeeded.
+///
+/// DIVERGES(upstream): upstream counts such a pod of an Indexed Job a second time, as failed, and
+/// may fail the Job for it. A kubelet that restarts makes such pods: it refuses to admit one that
+/// has succeeded, and calls it Failed.
+pub(super) fn as_counted(job: &Job, mut pods: Vec<Arc<Pod>>, memory: &Memory) -> Vec<Arc<Pod>> {
+    let listed = Uncounted::read(job);
+    let may_have_turned =
+        |pod: &Pod| pod.phase == Phase::Failed && !listed.failed.contains(&pod.uid);
+    if !pods.iter().any(|pod| may_have_turned(pod)) {
+        return pods;
+    }
+    let text = job.status.completed_indexes.as_deref().filter(|_| job.is_indexed());
+    let completed = IndexSet::parse(text.unwrap_or_default(), job.index_bound());
+    let by_another: HashSet<u32> = pods
+        .iter()
+        .filter(|pod| pod.phase == Phase::Succeeded)
+        .filter_map(|pod| pod.index)
+        .collect();
+    for pod in &mut pods {
+        let completes = |index: u32| {
+            let alone = !by_another.contains(&index) && !has_failed_container(pod);
+            completed.contains(index) && (alone || memory.completed_pods.contains(&pod.uid))
+        };
+        let counts = listed.succeeded.contains(&pod.uid) || pod.index.is_some_and(completes);
+        if may_have_turned(pod) && counts {
+            Arc::make_mut(pod).phase = Phase::Succeeded;
+        }
+    }
+    pods
+}
+
+fn has_failed_container(pod: &Pod) -> bool {
+    pod.containers.iter().any(|each| each.terminated.is_some_and(|ended| ended.exit_code != 0))
 }
 
 /// A counter of the status as an unsigned number.

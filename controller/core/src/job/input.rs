@@ -107,6 +107,12 @@ pub struct Memory {
     /// Since when DisruptionTarget is tried to be set on pods that their kubelet rejected; the
     /// earliest time where the API refuses it for good.
     pub marking_since: HashMap<Uid, Timestamp>,
+    /// Pods that a watch showed alive without the finalizer, so that no count has them. They keep
+    /// their place once they end, until they have the finalizer again or are deleted.
+    pub uncounted_pods: HashSet<Uid>,
+    /// Succeeded pods whose index our status write completes. They keep their place, whatever
+    /// becomes of their phase, until they lose the finalizer.
+    pub completed_pods: HashSet<Uid>,
     /// Whether the write that finished the Job succeeded. ([E3])
     pub finished: bool,
     /// Since when the status lacks pods that we created, because their count waits.
@@ -162,6 +168,8 @@ pub enum MemoryUpdate {
     Deleting(Vec<Uid>),
     /// These pods were not deleted after all.
     NotDeleted(Vec<Uid>),
+    /// We are about to store that these succeeded pods complete their indexes.
+    Completing(Vec<Uid>),
     /// We are about to remove the finalizer of these pods.
     RemovingFinalizer(Vec<Uid>),
     /// These pods keep their finalizer.
@@ -208,6 +216,7 @@ impl Memory {
                     self.expectations.deleted.remove(pod);
                 }
             }
+            MemoryUpdate::Completing(pods) => self.completed_pods.extend(pods),
             MemoryUpdate::RemovingFinalizer(pods) => self.removed_finalizers.extend(pods),
             MemoryUpdate::FinalizerKept(pods) => {
                 for pod in &pods {
@@ -251,7 +260,22 @@ impl Memory {
         if !pod.tracked {
             self.removed_finalizers.remove(&pod.uid);
             self.marking_since.remove(&pod.uid);
+            self.completed_pods.remove(&pod.uid);
         }
+        if pod.tracked || pod.deletion.is_some() {
+            self.uncounted_pods.remove(&pod.uid);
+        } else if !pod.is_terminal() {
+            self.uncounted_pods.insert(pod.uid.clone());
+        }
+    }
+
+    /// Records that a list showed this pod of the Job. What happened between the watch and the list
+    /// is unknown: another process may have tracked, counted and released the pod.
+    pub fn saw_listed_pod(&mut self, pod: &Pod) {
+        if pod.is_terminal() {
+            self.uncounted_pods.remove(&pod.uid);
+        }
+        self.saw_pod(pod);
     }
 
     /// Records that this pod of the Job is gone from the watch.
@@ -259,6 +283,8 @@ impl Memory {
         self.expectations.deleted.remove(pod);
         self.removed_finalizers.remove(pod);
         self.marking_since.remove(pod);
+        self.uncounted_pods.remove(pod);
+        self.completed_pods.remove(pod);
     }
 
     /// Records that a watch showed the Job.

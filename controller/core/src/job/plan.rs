@@ -15,7 +15,7 @@ use super::pods::{PodDecision, PodStage};
 use super::report::WaitsFor;
 use super::steps::{Action, Claim};
 use super::verdict::{Evidence, Verdict};
-use super::{IndexSet, adoption, facts, pods, rejected, verdict};
+use super::{IndexSet, adoption, census, facts, pods, rejected, verdict};
 use crate::view::{CompletionMode, Job, Pod, Version};
 
 /// When a stale sync is tried again if the awaited event does not come.
@@ -91,6 +91,9 @@ pub fn is_ours(job: &Job, manage_all_jobs: bool) -> bool {
 /// DIVERGES(upstream): `managedBy` and the end of the Job come before the question whether the
 /// watches are behind. Neither can be taken back, so such a Job is not synced again for them.
 /// ([S1])
+///
+/// DIVERGES(upstream): a Job that is being deleted releases its pods, whatever its completion mode.
+/// Upstream leaves them, so that a foreground deletion waits for their finalizers for ever. ([S6])
 fn skip_reason(input: &SyncInput<'_>) -> Option<SkipReason> {
     let SyncInput { job, memory, settings, .. } = input;
     if !is_ours(job, settings.manage_all_jobs) {
@@ -101,7 +104,7 @@ fn skip_reason(input: &SyncInput<'_>) -> Option<SkipReason> {
         Some(SkipReason::FinishedByUs)
     } else if !memory.is_caught_up(input.seen, input.now, settings.expectations_timeout) {
         Some(SkipReason::Stale)
-    } else if matches!(job.spec.completion_mode, CompletionMode::Unknown(_)) {
+    } else if matches!(job.spec.completion_mode, CompletionMode::Unknown(_)) && !job.deleting {
         Some(SkipReason::UnknownCompletionMode)
     } else {
         None
@@ -113,6 +116,7 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
     let Claims { pods, patches } = adoption::decide(input);
     let tracked = adoption::untracked(input.job, &pods, input.memory);
     let pods = adoption::with_tracked(pods, &tracked);
+    let pods = census::as_counted(input.job, pods, input.memory);
     let rejected = rejected::unmarked(input, &pods);
     let facts = Facts::read(input, pods, options);
     if !rejected.is_empty() {

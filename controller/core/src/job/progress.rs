@@ -119,6 +119,9 @@ impl Progress {
         if let (Step::WriteStatus(status), Ok(Answer::Job(job))) = (&call.step, &outcome) {
             self.altered = !tracking::counts_are(status, &job.status);
         }
+        if let (Step::Strip(_), Ok(Answer::Pod(pod))) = (&call.step, &outcome) {
+            self.remember(MemoryUpdate::PodWritten(pod.version));
+        }
         self.calls.done(call, outcome);
         self.advance();
     }
@@ -328,6 +331,10 @@ impl Progress {
         if plan.waits.is_some() {
             self.remember(MemoryUpdate::CountsWait);
             self.plan.requeue_after = earliest([self.plan.requeue_after, plan.waits]);
+        }
+        let completing = plan.completing();
+        if !completing.is_empty() {
+            self.remember(MemoryUpdate::Completing(completing));
         }
         let steps = plan.flush.take().map(Step::WriteStatus).into_iter().collect();
         (Stage::Flush(plan), steps)

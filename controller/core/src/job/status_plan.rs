@@ -16,7 +16,7 @@ use super::steps::{EventDraft, MetricEvent};
 use super::tracking::Accounting;
 use super::verdict::{End, Verdict};
 use super::{IndexSet, census, tracking, verdict};
-use crate::view::{Job, Pod, Uid};
+use crate::view::{Job, Phase, Pod, Uid};
 
 /// While the count of new pods waits, how often it is decided anew whether it may.
 const COUNTS_CHECK: SignedDuration = SignedDuration::from_secs(5);
@@ -77,11 +77,15 @@ pub(super) fn start(status: &mut JobStatus, facts: &Facts) {
 /// DIVERGES(upstream): only lifting it sets the start time anew. Upstream also does so when the
 /// condition is False with another reason or message than its own, which the API refuses for ever.
 /// ([X2])
-pub(super) fn suspend(status: &mut JobStatus, facts: &Facts) -> Option<EventDraft> {
+///
+/// DIVERGES(upstream): the start time goes once no pod is active. Upstream clears it with the
+/// condition, though pods could not be deleted. Without it, an API server up to 1.35 lets a user
+/// change where the pods of the Job run, and those that are left run on elsewhere. ([U2])
+pub(super) fn suspend(status: &mut JobStatus, facts: &Facts, active: usize) -> Option<EventDraft> {
     let suspended = job_condition::SUSPENDED;
     if facts.job.spec.suspend {
         let changed = upsert(status, facts.now, suspended, "True", "JobSuspended", "Job suspended");
-        if changed {
+        if active == 0 {
             status.start_time = None;
         }
         changed.then(|| EventDraft::normal("Suspended", "Job suspended"))
@@ -241,7 +245,11 @@ pub fn plan_status(plan: &PodPlan, outcomes: &PodOutcomes) -> StatusPlan {
     status.uncounted_terminated_pods.get_or_insert_default();
     start(&mut status, facts);
     let ends = plan.verdict.is_some() || end.is_some();
-    let event = if plan.manages_pods && !ends { suspend(&mut status, facts) } else { None };
+    let event = if plan.manages_pods && !ends {
+        suspend(&mut status, facts, outcomes.active)
+    } else {
+        None
+    };
     count_pods(&mut status, outcomes);
     count_disruptions(&mut status, facts);
     let Accounting { release, handled, cut_off, tracked } =
@@ -358,6 +366,14 @@ impl Settle {
 }
 
 impl StatusPlan {
+    /// Pods that complete the index of an Indexed Job. No list in the status names them.
+    pub(super) fn completing(&self) -> Vec<Uid> {
+        let completes = |pod: &&Arc<Pod>| {
+            self.settle.job.is_indexed() && pod.index.is_some() && pod.phase == Phase::Succeeded
+        };
+        self.release.iter().filter(completes).map(|pod| pod.uid.clone()).collect()
+    }
+
     /// The second write if every call succeeds.
     pub fn expected_settle(&self) -> Option<Box<JobStatus>> {
         let stored = self.flush.as_deref().unwrap_or(&self.settle.job.status);

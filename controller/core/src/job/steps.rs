@@ -85,7 +85,7 @@ pub enum ClaimKind {
     Adopt,
     /// Remove our controller reference and the finalizer.
     Disown,
-    /// Add the finalizer that a live pod of ours lost.
+    /// Add the finalizer that a pod of ours lost before it was counted.
     Track,
 }
 

@@ -118,10 +118,13 @@ fn stored(job: &Job, end: End) -> Option<Verdict> {
     })
 }
 
-/// A FailJob match fails the Job; the pod needs no finalizer. ([F6])
+/// A FailJob match fails the Job. ([F6])
+///
+/// DIVERGES(upstream): a pod that has no finalizer fails no Job. If it was released as failed, the
+/// end is stored. If it was released as succeeded, upstream fails the Job once its phase turns.
 fn fail_job_rule(job: &Job, census: &Census) -> Option<Verdict> {
     job.spec.pod_failure_policy.as_ref()?;
-    let mut failed = census.pods.iter().filter(|pod| census::is_failed(job, pod));
+    let mut failed = census.tracked.iter().filter(|pod| census::is_failed(job, pod));
     failed.find_map(|pod| match census::failure_action(job, pod) {
         Some(FailureAction::FailJob(message)) => {
             Some(verdict(End::Failure, "PodFailurePolicy", message))

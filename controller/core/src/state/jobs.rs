@@ -255,6 +255,7 @@ impl Jobs {
     pub(super) fn pod_changed(
         &mut self,
         change: PodChange<'_>,
+        is_listed: bool,
         pods: &Pods,
         now: &Now,
         reaction: &mut Reaction,
@@ -264,6 +265,9 @@ impl Jobs {
         for job in &enqueues.observers {
             if let Some(memory) = self.memories.get_mut(job) {
                 match change {
+                    PodChange::Added(pod) | PodChange::Updated(_, pod) if is_listed => {
+                        memory.saw_listed_pod(pod);
+                    }
                     PodChange::Added(pod) | PodChange::Updated(_, pod) => memory.saw_pod(pod),
                     PodChange::Deleted(pod) => memory.saw_pod_gone(&pod.uid),
                 }

@@ -381,7 +381,8 @@ impl ClusterState {
             None => is_relevant(pod).then_some(PodChange::Added(pod)),
         };
         if let Some(change) = change {
-            self.jobs.pod_changed(change, &self.pods, now, reaction);
+            let is_listed = self.pod_list.is_open();
+            self.jobs.pod_changed(change, is_listed, &self.pods, now, reaction);
         }
         let checks =
             self.with_gc(|gc, pods, jobs| gc.pod_shown(pod, old.as_deref(), pods, jobs, now.time));
@@ -418,7 +419,7 @@ impl ClusterState {
             gc.pod_gone(&pod);
         }
         if is_relevant(&pod) {
-            self.jobs.pod_changed(PodChange::Deleted(&pod), &self.pods, now, reaction);
+            self.jobs.pod_changed(PodChange::Deleted(&pod), false, &self.pods, now, reaction);
         }
     }
 }

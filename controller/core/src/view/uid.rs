@@ -41,7 +41,7 @@ impl fmt::Display for Uid {
     }
 }
 
-/// `metadata.resourceVersion` as the number that 1.36 lets clients compare.
+/// `metadata.resourceVersion` as the number that the API lets clients compare from 1.35 on.
 ///
 /// A version that is not a number reads as zero, which never blocks anything ([Z2], [Z3]).
 #[derive(

@@ -213,8 +213,11 @@ impl World {
     }
 
     fn remove_orphan_finalizer(&mut self, pod: &Pod) -> Outcome<Answer> {
-        self.ledger.orphaned(&self.api, pod);
-        let pod = self.api.change_pod(&pod.uid, |pod| pod_object::track(pod, false))?;
+        let stored = self.api.pods.get(&pod.uid);
+        if stored.is_some_and(|stored| stored.version == pod.version) {
+            self.ledger.orphaned(&self.api, pod);
+        }
+        let pod = self.api.strip(pod)?;
         Ok(Answer::Pod(written(&pod)))
     }
 

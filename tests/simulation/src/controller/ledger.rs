@@ -293,11 +293,6 @@ impl Ledger {
     /// The queue of orphans is about to remove the finalizer of a pod.
     pub(super) fn orphaned(&mut self, api: &Api, seen: &Pod) {
         let Some(pod) = api.pods.get(&seen.uid).filter(|pod| pod.tracked) else { return };
-        // The pod was given to a Job since it was seen: a race of two patches without a
-        // precondition.
-        if self.is_meddled(&pod.uid) {
-            return;
-        }
         let Some(owner) = &pod.owner else { return };
         self.met(Met::ReleaseOrphan);
         if api.job(&owner.uid).is_some_and(|job| !job.is_finished()) {

@@ -53,6 +53,11 @@ pub(crate) fn fail(pod: &mut Value) {
     pod["status"]["phase"] = "Failed".into();
 }
 
+/// A kubelet refuses to admit it, and replaces all that was reported of it.
+pub(crate) fn refuse(pod: &mut Value) {
+    pod["status"] = json!({"phase": "Failed", "reason": "UnexpectedAdmissionError"});
+}
+
 /// Sets the condition `Ready`.
 pub(crate) fn set_ready(pod: &mut Value, ready: bool, now: Timestamp) {
     let status = if ready { "True" } else { "False" };

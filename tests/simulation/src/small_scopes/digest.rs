@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use controller_core::job::{Call, Memory, Step};
 use controller_core::orphans::Orphans;
-use controller_core::view::{Job, Pod, Uid, Version};
+use controller_core::view::{Job, Phase, Pod, Uid, Version};
 use epilogue_common::names::job_condition::{COMPLETE, FAILED};
 use epilogue_common::names::pod_condition::PENDING_TIMEOUT;
 use jiff::{SignedDuration, Timestamp};
@@ -102,6 +102,10 @@ impl Digest<'_> {
             self.put(record.stripped);
             self.put(record.excess);
             self.put(record.counted.is_some());
+            if self.scope.pods_are_refused() {
+                self.put(record.turned);
+                self.put(record.completed);
+            }
         }
     }
 
@@ -151,6 +155,9 @@ impl Digest<'_> {
             node.is_some() && !pod.is_terminal(),
             self.scope.kind == JobKind::IgnoresDisruptions && is_disrupted(pod),
             pending_too_long && pod.has_condition(PENDING_TIMEOUT),
+            self.scope.pods_are_refused()
+                && pod.phase == Phase::Failed
+                && pod.containers.is_empty(),
         ];
         // The younger of two pods goes first; one of the same second is as old.
         self.age(pod.created.filter(|_| pod.is_active()));
@@ -279,6 +286,8 @@ impl Digest<'_> {
             removed_finalizers,
             // No pod of these scopes is rejected.
             marking_since: _,
+            uncounted_pods,
+            completed_pods,
             finished,
             counts_wait_since,
             backoff: _,
@@ -289,6 +298,11 @@ impl Digest<'_> {
         self.uids(&expectations.deleted);
         let exists = |uid: &&Uid| process.state.pod(uid).is_some();
         self.uids(removed_finalizers.iter().filter(exists));
+        let ended = |uid: &&Uid| process.state.pod(uid).is_some_and(|pod| pod.is_terminal());
+        self.uids(uncounted_pods.iter().filter(ended));
+        if self.scope.pods_are_refused() {
+            self.uids(completed_pods.iter().filter(exists));
+        }
         self.put(*finished);
         self.put(*creation_in_doubt);
         let now = now(&self.state.api, self.scope).time;

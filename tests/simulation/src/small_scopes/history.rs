@@ -34,6 +34,10 @@ pub(super) struct Record {
     pub(super) stripped: bool,
     /// Whether it was deleted as excess, or because its Job succeeded, while it lived.
     pub(super) excess: bool,
+    /// Whether it was called Failed after it had succeeded.
+    pub(super) turned: bool,
+    /// Whether it alone completed its index.
+    pub(super) completed: bool,
     index: Option<u32>,
 }
 
@@ -65,7 +69,16 @@ impl History {
             if pod.phase == Phase::Succeeded {
                 record.succeeded.get_or_insert(pod.version);
             }
+            record.turned |= pod.phase == Phase::Failed && record.succeeded.is_some();
             record.failed |= pod.phase == Phase::Failed || pod.deletion.is_some();
+        }
+    }
+
+    /// A call of a process that died has arrived. If a pod turned before the write that completes
+    /// its index by it, no other process can know that the two belong together.
+    pub(super) fn arrived_late(&mut self) {
+        for record in self.pods.values_mut() {
+            record.completed &= !record.turned;
         }
     }
 
@@ -115,8 +128,13 @@ impl History {
         let fresh = self.pods.iter().filter(|(uid, record)| {
             let shown = record.succeeded.is_some_and(|at| at <= by.shown);
             let counted = record.counted.is_some_and(|at| at <= planned.version);
-            let tracked = api.pods.get(*uid).is_some_and(|pod| pod.tracked);
-            shown && tracked && !counted && !known.contains(*uid) && !refused.contains(*uid)
+            // One that was taken out of the count may have come back since its creator looked.
+            let tracked = api
+                .pods
+                .get(*uid)
+                .is_some_and(|pod| pod.tracked && (pod.version <= by.shown || !record.stripped));
+            let stands = shown && !record.turned;
+            stands && tracked && !counted && !known.contains(*uid) && !refused.contains(*uid)
         });
         if scope.indexed {
             let again = fresh.into_iter().any(|(_, record)| record.index == pod.index);
@@ -199,6 +217,9 @@ impl History {
             if record.is_some_and(|record| record.excess) {
                 return Err(format!("{uid} was deleted as excess and counts as failed"));
             }
+            if record.is_some_and(|record| record.completed) {
+                return Err(format!("{uid} completed its index and counts as failed"));
+            }
         }
         let moved_bad: Vec<&Uid> = old_bad.difference(&new_bad).collect();
         let moved_good: Vec<&Uid> = old_good.difference(&new_good).collect();
@@ -225,7 +246,7 @@ impl History {
     }
 
     /// Each completed index has a pod that succeeded, and is not taken back.
-    fn indexes(&self, before: &Job, after: &Job) -> Judged {
+    fn indexes(&mut self, before: &Job, after: &Job) -> Judged {
         let old = IndexText::read(before.status.completed_indexes.as_deref());
         let new = IndexText::read(after.status.completed_indexes.as_deref());
         let failed = listed(&after.status).1;
@@ -237,6 +258,13 @@ impl History {
         };
         if let Some(index) = new.0.difference(&old.0).find(|index| !by(index)) {
             return Err(format!("index {index} completes by no pod"));
+        }
+        for index in new.0.difference(&old.0) {
+            let of_index = self.pods.values_mut().filter(|record| record.index == Some(*index));
+            let mut able: Vec<_> = of_index.filter(|it| it.succeeded.is_some()).collect();
+            if let [only] = able.as_mut_slice() {
+                only.completed = true;
+            }
         }
         if old.0.difference(&new.0).next().is_some() {
             return Err("a completed index is taken back".to_owned());

@@ -41,6 +41,8 @@ pub enum Ending {
     ObeyWithSuccess,
     /// Pod garbage collection fails a deleted pod that never had a node.
     FailUnscheduled,
+    /// A kubelet that restarts refuses to admit a pod that has succeeded, and calls it Failed.
+    Refuse,
 }
 
 impl Ending {
@@ -78,6 +80,7 @@ impl Ending {
             Self::Start | Self::DeletePending => pending && !deleted,
             Self::FailUnscheduled => pending && deleted,
             Self::Obey | Self::ObeyWithSuccess => runs && (deleted || pod.is_terminal()),
+            Self::Refuse => pod.phase == Phase::Succeeded && pod.tracked && !deleted,
             _ => runs && !deleted && !pod.is_terminal(),
         }
     }
@@ -127,6 +130,7 @@ impl Ending {
                 change(api, uid, pod_object::fail);
                 delete(api, uid, 0);
             }
+            Self::Refuse => change(api, uid, pod_object::refuse),
         }
         // The kubelet removes what was deleted once nothing of it runs.
         if deleted && !running.contains(uid) {

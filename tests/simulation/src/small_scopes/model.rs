@@ -257,6 +257,7 @@ impl State {
             Event::Arrive(call) => {
                 let Sent { call, job, plan, by } = self.wire.remove(call);
                 let _ = self.carry_out(&call.step, &job, &plan, by, scope)?;
+                self.history.arrived_late();
             }
         }
         self.history.saw(&self.api);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use controller_core::job::{Answer, Call, MemoryUpdate, Step, WrittenPod};
 use controller_core::state::{Entry, Event, Snapshot};
-use controller_core::view::Job;
+use controller_core::view::{Container, ContainerKind, Job, Phase, Terminated};
 use epilogue_common::outcome::Outcome;
 use epilogue_common::watch_event::WatchEvent;
 use jiff::SignedDuration;
@@ -33,6 +33,8 @@ pub enum Sabotage {
     DeleteBlindly,
     /// Takes an excess pod out of the count whatever has become of it.
     StripBlindly,
+    /// Takes a pod that turned Failed for one that failed.
+    BelieveTurns,
     /// Fails a pending pod whatever has happened to it since.
     FailStarted,
 }
@@ -55,6 +57,14 @@ impl Sabotage {
         if self == Self::OverwriteStatus {
             // Otherwise the API refuses the second start before any counter differs.
             snapshot.counts_max = SignedDuration::ZERO;
+        }
+        if self == Self::BelieveTurns {
+            snapshot.memory.completed_pods.clear();
+            for pod in &mut snapshot.pods {
+                if pod.phase == Phase::Failed {
+                    Arc::make_mut(pod).containers = [failed_container()].into();
+                }
+            }
         }
         if self == Self::ReplaceTerminating {
             let mut job = Job::clone(&snapshot.job);
@@ -84,5 +94,15 @@ impl Sabotage {
             }
             _ => outcome,
         }
+    }
+}
+
+fn failed_container() -> Container {
+    Container {
+        name: "main".into(),
+        kind: ContainerKind::Regular,
+        restarts: 0,
+        waiting: None,
+        terminated: Some(Terminated { exit_code: 1, finished_at: None }),
     }
 }

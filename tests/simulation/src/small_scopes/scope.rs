@@ -122,6 +122,11 @@ impl Scope {
         self.kind == JobKind::PendingTimeout || self.endings.contains(&Ending::DeletePending)
     }
 
+    /// Whether pods that have succeeded may be called Failed.
+    pub(super) fn pods_are_refused(&self) -> bool {
+        self.endings.contains(&Ending::Refuse)
+    }
+
     pub(super) fn replaces_failed_only(&self) -> bool {
         matches!(self.kind, JobKind::ReplacesFailed | JobKind::IgnoresDisruptions)
     }

@@ -36,32 +36,33 @@ const CRASH_LOST: Faults = Faults { lost_replies: 1, ..CRASH };
 const CRASH_ENDS: Faults = Faults { crashes: 1, ..ENDS };
 const LOST_ENDS: Faults = Faults { lost_replies: 1, ..ENDS };
 
+const REFUSED: &[Ending] = &[Ending::Refuse];
 const PENDING: &[Ending] = &[Ending::DeletePending, Ending::Delete, Ending::Fail];
 
 /// Two processes believe that they lead.
 pub const LEADERS: &[Scope] = &[
-    Scope { name: "leaders", states: 19_726, second_leader: 3, ..ONE },
-    Scope { name: "leaders-late", states: 181_950, second_leader: 2, faults: LATE, ..ONE },
-    Scope { name: "leaders-ends", states: 409_138, second_leader: 2, faults: ENDS, ..ONE },
-    Scope { name: "leaders-crash", states: 77_953, second_leader: 1, faults: CRASH_LOST, ..ONE },
-    Scope { name: "leaders-two", states: 18_035, second_leader: 1, ..TWO },
-    Scope { name: "leaders-indexed", states: 6_140, second_leader: 2, indexed: true, ..ONE },
-    Scope { name: "leaders-two-indexed", states: 22_712, second_leader: 1, indexed: true, ..TWO },
+    Scope { name: "leaders", states: 27_574, second_leader: 3, ..ONE },
+    Scope { name: "leaders-late", states: 263_236, second_leader: 2, faults: LATE, ..ONE },
+    Scope { name: "leaders-ends", states: 484_547, second_leader: 2, faults: ENDS, ..ONE },
+    Scope { name: "leaders-crash", states: 106_032, second_leader: 1, faults: CRASH_LOST, ..ONE },
+    Scope { name: "leaders-two", states: 26_118, second_leader: 1, ..TWO },
+    Scope { name: "leaders-indexed", states: 8_824, second_leader: 2, indexed: true, ..ONE },
+    Scope { name: "leaders-two-indexed", states: 32_593, second_leader: 1, indexed: true, ..TWO },
 ];
 
 /// A process dies, replies are lost, watches are late.
 pub const LOSSES: &[Scope] = &[
-    Scope { name: "losses", states: 607_850, faults: Faults::one_each(1), ..ONE },
-    Scope { name: "losses-two", states: 101_884, faults: Faults::one_each(0), ..TWO },
+    Scope { name: "losses", states: 634_814, faults: Faults::one_each(1), ..ONE },
+    Scope { name: "losses-two", states: 133_086, faults: Faults::one_each(0), ..TWO },
     Scope {
         name: "losses-two-indexed",
-        states: 181_165,
+        states: 226_450,
         faults: Faults::one_each(0),
         indexed: true,
         ..TWO
     },
-    Scope { name: "losses-serial", states: 55_638, faults: Faults::one_each(0), ..SERIAL },
-    Scope { name: "crash-three", states: 80_576, faults: CRASH, ..THREE },
+    Scope { name: "losses-serial", states: 58_947, faults: Faults::one_each(0), ..SERIAL },
+    Scope { name: "crash-three", states: 128_123, faults: CRASH, ..THREE },
     Scope { name: "late-three", states: 2_029, faults: LATE, ..THREE },
 ];
 
@@ -73,9 +74,57 @@ pub const ENDINGS: &[Scope] = &[
     Scope { name: "ends-three-indexed", states: 21_613, faults: ENDS, indexed: true, ..THREE },
     Scope { name: "ends-late", states: 25_840, faults: LATE_ENDS, ..TWO },
     Scope { name: "ends-late-indexed", states: 24_590, faults: LATE_ENDS, indexed: true, ..TWO },
-    Scope { name: "ends-lost", states: 12_629, faults: LOST_ENDS, ..TWO },
-    Scope { name: "ends-crash", states: 52_589, faults: CRASH_ENDS, ..TWO },
+    Scope { name: "ends-lost", states: 12_803, faults: LOST_ENDS, ..TWO },
+    Scope { name: "ends-crash", states: 61_140, faults: CRASH_ENDS, ..TWO },
     Scope { name: "pending", states: 8_834, faults: ENDS_TWICE, endings: PENDING, ..TWO },
+];
+
+/// Pods that have succeeded are called Failed before they are released.
+pub const TURNS: &[Scope] = &[
+    Scope { name: "turns", states: 713, faults: ENDS_TWICE, endings: REFUSED, ..TWO },
+    Scope { name: "turns-late", states: 2_271, faults: LATE_ENDS, endings: REFUSED, ..TWO },
+    Scope { name: "turns-crash", states: 12_253, faults: CRASH_ENDS, endings: REFUSED, ..TWO },
+    Scope {
+        name: "turns-indexed",
+        states: 655,
+        indexed: true,
+        faults: ENDS_TWICE,
+        endings: REFUSED,
+        ..TWO
+    },
+    Scope {
+        name: "turns-indexed-late",
+        states: 1_995,
+        indexed: true,
+        faults: LATE_ENDS,
+        endings: REFUSED,
+        ..TWO
+    },
+    Scope {
+        name: "turns-indexed-crash",
+        states: 27_693,
+        indexed: true,
+        faults: CRASH_ENDS,
+        endings: REFUSED,
+        ..TWO
+    },
+    Scope {
+        name: "turns-indexed-lost",
+        states: 2_026,
+        indexed: true,
+        faults: LOST_ENDS,
+        endings: REFUSED,
+        ..TWO
+    },
+    Scope {
+        name: "turns-per-index",
+        states: 933,
+        pods: 2,
+        at_once: 2,
+        faults: ENDS_TWICE,
+        endings: REFUSED,
+        ..PER_INDEX
+    },
 ];
 
 /// Policies change what counts, and when a pod is replaced.
@@ -96,14 +145,14 @@ pub const POLICIES: &[Scope] = &[
     },
     Scope {
         name: "failed-crash",
-        states: 29_802,
+        states: 35_213,
         kind: JobKind::ReplacesFailed,
         faults: CRASH_ENDS,
         ..TWO
     },
     Scope {
         name: "failed-leaders",
-        states: 6_480,
+        states: 7_237,
         kind: JobKind::ReplacesFailed,
         second_leader: 1,
         faults: ENDS,
@@ -125,26 +174,26 @@ pub const POLICIES: &[Scope] = &[
     },
     Scope {
         name: "ignored-leaders",
-        states: 10_695,
+        states: 11_895,
         kind: JobKind::IgnoresDisruptions,
         second_leader: 1,
         faults: ENDS,
         ..ONE
     },
     Scope { name: "timeout", states: 794, pods: 2, at_once: 2, ..TIMEOUT },
-    Scope { name: "timeout-losses", states: 127_942, faults: Faults::one_each(0), ..TIMEOUT },
+    Scope { name: "timeout-losses", states: 134_389, faults: Faults::one_each(0), ..TIMEOUT },
     Scope {
         name: "per-index",
-        states: 54_158,
+        states: 55_147,
         pods: 2,
         at_once: 2,
         faults: ENDS_TWICE,
         ..PER_INDEX
     },
-    Scope { name: "per-index-crash", states: 10_177, faults: CRASH_ENDS, ..PER_INDEX },
+    Scope { name: "per-index-crash", states: 11_111, faults: CRASH_ENDS, ..PER_INDEX },
     Scope {
         name: "per-index-leaders",
-        states: 21_774,
+        states: 23_757,
         second_leader: 1,
         faults: ENDS,
         ..PER_INDEX
@@ -172,5 +221,5 @@ pub const LARGE: &[Scope] = &[
 
 /// All scopes that the suite explores.
 pub fn small() -> impl Iterator<Item = &'static Scope> {
-    [LEADERS, LOSSES, ENDINGS, POLICIES].into_iter().flatten()
+    [LEADERS, LOSSES, ENDINGS, TURNS, POLICIES].into_iter().flatten()
 }

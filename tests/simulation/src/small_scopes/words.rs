@@ -82,6 +82,7 @@ fn of_pod(ending: Ending) -> &'static str {
         Ending::FailWhileRunning => "is called Failed by a shutdown, and runs on",
         Ending::Obey => "exits with 143, as it was asked to",
         Ending::ObeyWithSuccess => "exits with 0, as it was asked to",
+        Ending::Refuse => "has succeeded, is refused by a kubelet that restarts, and is Failed",
         Ending::FailUnscheduled => "never had a node, and is failed by pod garbage collection",
     }
 }

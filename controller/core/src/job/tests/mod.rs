@@ -6,6 +6,7 @@ mod backoff;
 mod backoff_limit_per_index;
 mod builders;
 mod conditions;
+mod counted_once;
 mod deadline;
 mod divergences;
 mod failure_policy;

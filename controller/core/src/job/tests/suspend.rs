@@ -86,15 +86,36 @@ fn completion_comes_before_suspension() {
     assert_eq!(empty.job.start_time(), None, "no completions need no start");
 }
 
-/// Suspended is stored even when a deletion failed. ([U2])
+/// Suspended is stored even when a deletion failed. The start time stays until no pod is active:
+/// without it the API lets a user change where pods run. ([U2])
 #[test]
 fn suspended_is_reported_even_when_a_pod_could_not_be_deleted() {
-    let mut api = api(job().size(2, 5).suspended(), running(2));
-    let effects = sync_with(&mut api, &|step, call| {
-        (matches!(step, Step::Delete(..)) && call == 0).then(outage)
-    });
-    assert_eq!((effects.active, effects.terminating, effects.is_err), (1, 1, true));
+    let mut api = api(job().size(2, 5).suspended().started(50), running(2));
+    let fails = |step: &Step, call| (matches!(step, Step::Delete(..)) && call == 0).then(outage);
+    for terminating in [1, 1] {
+        let effects = sync_with(&mut api, &fails);
+        assert_eq!((effects.active, effects.terminating), (1, terminating));
+        assert!(effects.is_err);
+        assert_eq!(effects.conditions, ["Suspended/JobSuspended"]);
+        assert_eq!(api.job.start_time(), Some(ago(50)));
+        // The watch shows the other one as terminating, and its deletion is no longer awaited.
+        api.memory.expectations.deleted.clear();
+    }
+    let effects = sync(&mut api);
+    assert_eq!((effects.active, effects.terminating, effects.is_err), (0, 2, false));
+    assert_eq!((effects.writes.len(), api.job.start_time()), (1, None));
     assert_eq!(effects.conditions, ["Suspended/JobSuspended"]);
+    assert!(sync(&mut api).writes.is_empty(), "cleared once is enough");
+}
+
+/// The clock starts anew, though the old start time stood. ([U4])
+#[test]
+fn a_job_that_resumes_before_its_pods_are_gone_starts_anew() {
+    let stored = job().size(2, 5).condition("Suspended", "JobSuspended", "Job suspended");
+    let mut api = api(stored.started(50), running(2));
+    let effects = sync(&mut api);
+    assert!(effects.conditions.is_empty());
+    assert_eq!((effects.active, api.job.start_time()), (2, Some(now())));
 }
 
 /// Failed pods are counted while suspended, unless they wait for their index. ([I12])

@@ -20,6 +20,17 @@ fn a_job_with_an_unknown_completion_mode_is_left_alone() {
     }
 }
 
+/// Upstream leaves their finalizers, and a foreground deletion waits for ever. ([S6])
+#[test]
+fn a_deleted_job_with_an_unknown_completion_mode_lets_its_pods_go() {
+    let odd = job().spec("completionMode", "Sorted").deleting();
+    let all = [pods("Failed", 2), pods("Running", 1), pods("Succeeded", 1)].concat();
+    let mut api = api(odd, all);
+    let effects = sync(&mut api);
+    assert_eq!((effects.created.len(), effects.deleted.len(), effects.is_err), (0, 0, false));
+    assert!(api.pods.values().all(|pod| !pod.tracked), "{:?}", effects.trace.steps);
+}
+
 /// A Job that another controller manages is left alone. ([S3])
 #[test]
 fn jobs_of_other_managers_are_left_alone() {
