@@ -4,15 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller_core::event_series::{EventSeries, EventWrite, Regarding};
+use controller_core::event_series::{EventSeries, EventTime, EventWrite, Regarding};
 use controller_core::job::{EventDraft, Severity};
 use controller_core::view::Job;
 use epilogue_common::names::EVENT_SOURCE;
 use epilogue_common::outcome::Outcome;
 use epilogue_runtime::api_error::classify;
-use epilogue_runtime::clock::Clock;
 use epilogue_runtime::lease::Identity;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -20,6 +18,7 @@ use kube::{Api, Client};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
@@ -34,13 +33,16 @@ pub(crate) struct Recorder {
     client: Client,
     identity: Identity,
     metrics: Metrics,
+    /// When it began, by the clock that only goes on.
+    begun: Instant,
 }
 
 impl Recorder {
     /// Creates a recorder of this process.
     pub(crate) fn new(client: Client, identity: Identity, metrics: Metrics) -> Arc<Self> {
         let series = Mutex::new(EventSeries::default());
-        Arc::new(Self { series, recorded: Notify::new(), client, identity, metrics })
+        let (recorded, begun) = (Notify::new(), Instant::now());
+        Arc::new(Self { series, recorded, client, identity, metrics, begun })
     }
 
     /// Queues an event of a Job. Never waits.
@@ -52,7 +54,8 @@ impl Recorder {
     pub(crate) fn record_of(&self, regarding: Regarding, event: EventDraft) {
         let mut series = self.series.lock();
         let dropped = series.dropped();
-        series.record(regarding, event, self.identity.clock.now());
+        let wall = self.identity.clock.now();
+        series.record(regarding, event, EventTime { wall, elapsed: self.begun.elapsed() });
         self.metrics.events_dropped.inc_by(series.dropped() - dropped);
         drop(series);
         self.recorded.notify_one();
@@ -61,7 +64,7 @@ impl Recorder {
     /// The next event to write.
     #[cfg(test)]
     pub(crate) fn next_for_tests(&self) -> Option<EventWrite> {
-        self.series.lock().next(self.identity.clock.now())
+        self.series.lock().next(self.begun.elapsed())
     }
 
     /// Writes events until `token` is cancelled, then flushes the rest for at most 3 s.
@@ -84,20 +87,27 @@ impl Recorder {
             tokio::select! {
                 biased;
                 () = self.recorded.notified() => {}
-                () = sleep_until(due, self.identity.clock) => {}
+                () = self.sleep_until(due) => {}
             }
+        }
+    }
+
+    async fn sleep_until(&self, due: Option<Duration>) {
+        match due {
+            Some(due) => tokio::time::sleep(due.saturating_sub(self.begun.elapsed())).await,
+            None => std::future::pending().await,
         }
     }
 
     async fn write_due(&self) {
         loop {
-            let next = self.series.lock().next(self.identity.clock.now());
+            let next = self.series.lock().next(self.begun.elapsed());
             let Some(write) = next else { return };
             let outcome = self.write(&write).await;
             let mut series = self.series.lock();
             if let Err(failure) = outcome {
                 tracing::debug!(event = write.name, %failure, "event not written");
-                if series.failed(&write, failure.kind, self.identity.clock.now()) {
+                if series.failed(&write, failure.kind, self.begun.elapsed()) {
                     self.metrics.events_dropped.inc();
                 }
             } else {
@@ -162,16 +172,6 @@ fn type_of(severity: Severity) -> &'static str {
     match severity {
         Severity::Normal => "Normal",
         Severity::Warning => "Warning",
-    }
-}
-
-async fn sleep_until(due: Option<Timestamp>, clock: Clock) {
-    match due {
-        Some(due) => {
-            let wait = due.duration_since(clock.now());
-            tokio::time::sleep(Duration::try_from(wait).unwrap_or_default()).await;
-        }
-        None => std::future::pending().await,
     }
 }
 

@@ -1,14 +1,16 @@
 //! Decides which Event objects the controller writes: equal events are counted up, many similar
 //! ones become one.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use epilogue_common::outcome::FailureKind;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use crate::job::EventDraft;
 use crate::view::{Job, JobKey, Pod, Uid, Version};
+use crate::workqueue::Moment;
 
 /// The most writes that wait; a terminal event may exceed it.
 const PENDING_MAX: usize = 4096;
@@ -17,26 +19,28 @@ const SERIES_MAX: usize = 8192;
 /// The most messages of one reason that get an Event each. Number and window are client-go's.
 const SIMILAR_MAX: usize = 10;
 /// How long a series lasts after its last event.
-const WINDOW: SignedDuration = SignedDuration::from_secs(600);
+const WINDOW: Duration = Duration::from_mins(10);
 /// How long a counted-up event waits, so that one write covers several.
-const COUNT_DELAY: SignedDuration = SignedDuration::from_secs(5);
+const COUNT_DELAY: Duration = Duration::from_secs(5);
 /// After this many attempts an event is dropped: it is news, not state.
 const ATTEMPTS_MAX: u32 = 5;
 /// The time between two attempts.
-const RETRY_DELAY: SignedDuration = SignedDuration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// How long the event of created pods waits for the end of the Job.
-const CREATION_DELAY: SignedDuration = SignedDuration::from_secs(1);
+const CREATION_DELAY: Duration = Duration::from_secs(1);
 /// The same where there are many events. Most short Jobs end within it.
-const CREATION_DELAY_BUSY: SignedDuration = SignedDuration::from_secs(10);
+const CREATION_DELAY_BUSY: Duration = Duration::from_secs(10);
 /// More events than this within [`CREATION_DELAY_BUSY`] are many.
 const FEW_EVENTS: usize = 20;
 /// The reason of created pods.
 const CREATED: &str = "SuccessfulCreate";
+/// The reason of pods that could not be created.
+const NOT_CREATED: &str = "FailedCreate";
 /// The reason of a Job that succeeded.
 const COMPLETED: &str = "Completed";
 /// Reasons that a Job may report once per pod.
 const PER_POD: [&str; 5] =
-    [CREATED, "FailedCreate", "SuccessfulDelete", "FailedDelete", FAILED_RELEASE];
+    [CREATED, NOT_CREATED, "SuccessfulDelete", "FailedDelete", FAILED_RELEASE];
 /// The reason of a finalizer that could not be removed.
 pub const FAILED_RELEASE: &str = "FailedRelease";
 
@@ -60,6 +64,15 @@ pub enum RegardingKind {
     Job,
     /// `v1` Pod, whose Job is gone.
     Pod,
+}
+
+/// The time of an event, by both clocks. A wall clock that is set back delays no event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventTime {
+    /// What the Event says.
+    pub wall: Timestamp,
+    /// What decides when it is written.
+    pub elapsed: Moment,
 }
 
 /// One write of an Event.
@@ -89,11 +102,13 @@ pub struct EventSeries {
     by_event: HashMap<(Uid, EventKey), u64>,
     similar: HashMap<(Uid, Arc<str>), Similar>,
     /// When each series is due for its next write.
-    due: BTreeSet<(Timestamp, u64)>,
+    due: BTreeSet<(Moment, u64)>,
     /// The event of created pods that waits, by Job.
     waiting_creations: HashMap<Uid, u64>,
+    /// Jobs whose latest event about a creation says that it failed.
+    failed_creations: HashSet<Uid>,
     /// When the newest events were recorded, as many as make many.
-    newest: VecDeque<Timestamp>,
+    newest: VecDeque<Moment>,
     next_id: u64,
     dropped: u64,
 }
@@ -108,14 +123,15 @@ struct EventKey {
 struct Series {
     write: EventWrite,
     key: (Uid, EventKey),
-    due: Option<Timestamp>,
+    begun: Moment,
+    due: Option<Moment>,
     attempts: u32,
 }
 
 #[derive(Debug, Default)]
 struct Similar {
     messages: usize,
-    last: Option<Timestamp>,
+    last: Option<Moment>,
 }
 
 impl Regarding {
@@ -147,8 +163,10 @@ impl EventSeries {
     ///
     /// DIVERGES(upstream): the event of created pods waits for a second, and for 10 s where there
     /// are many events. If the Job completes meanwhile, its event names them, and one write says
-    /// both. Upstream writes each at once, and its client drops those beyond a rate.
-    pub fn record(&mut self, job: Regarding, mut event: EventDraft, now: Timestamp) {
+    /// both. After a creation that failed it does not wait: clients take the newest event for the
+    /// state. Upstream writes each at once, and its client drops those beyond a rate.
+    pub fn record(&mut self, job: Regarding, mut event: EventDraft, at: EventTime) {
+        let now = at.elapsed;
         self.forget_old(now);
         if event.reason == COMPLETED
             && let Some(created) = self.take_waiting_creation(&job.uid)
@@ -159,30 +177,42 @@ impl EventSeries {
         if self.newest.len() > FEW_EVENTS + 1 {
             self.newest.pop_front();
         }
+        let is_news = self.ends_failures(&job.uid, &event.reason);
         let key = self.key_of(&job.uid, &event, now);
         if let Some(id) = self.by_event.get(&key).copied() {
-            self.count_up(id, event, now);
+            self.count_up(id, event, at);
+            if is_news {
+                self.schedule(id, now);
+            }
             return;
         }
         if self.due.len() >= PENDING_MAX && PER_POD.contains(&event.reason.as_str()) {
             self.dropped += 1;
             return;
         }
-        let waits = event.reason == CREATED && key.1.message.is_some();
+        let waits = event.reason == CREATED && key.1.message.is_some() && !is_news;
         let uid = job.uid.clone();
-        let id = self.begin(job, key, event, now);
+        let id = self.begin(job, key, event, at);
         if waits {
-            self.schedule(id, after(now, CREATION_DELAY));
+            self.schedule(id, now.saturating_add(CREATION_DELAY));
             self.waiting_creations.insert(uid, id);
         } else {
             self.schedule(id, now);
         }
     }
 
+    /// Whether pods were created after a creation that failed.
+    fn ends_failures(&mut self, job: &Uid, reason: &str) -> bool {
+        if reason == NOT_CREATED {
+            self.failed_creations.insert(job.clone());
+        }
+        reason == CREATED && self.failed_creations.remove(job)
+    }
+
     /// Whether there are many events.
-    fn is_busy(&self, now: Timestamp) -> bool {
+    fn is_busy(&self, now: Moment) -> bool {
         let oldest = self.newest.front().filter(|_| self.newest.len() > FEW_EVENTS);
-        oldest.is_some_and(|oldest| now.duration_since(*oldest) < CREATION_DELAY_BUSY)
+        oldest.is_some_and(|oldest| now.saturating_sub(*oldest) < CREATION_DELAY_BUSY)
     }
 
     /// Drops the event of created pods of this Job if it waits and is the only one, and returns its
@@ -200,7 +230,7 @@ impl EventSeries {
 
     /// The next write that is due. The caller must return it to [`Self::written`] or
     /// [`Self::failed`].
-    pub fn next(&mut self, now: Timestamp) -> Option<EventWrite> {
+    pub fn next(&mut self, now: Moment) -> Option<EventWrite> {
         loop {
             let (at, id) = self.due.first().copied()?;
             if at > now {
@@ -214,7 +244,7 @@ impl EventSeries {
             if self.waiting_creations.get(job) != Some(&id) {
                 return Some(series.write.clone());
             }
-            let longest = after(series.write.first, CREATION_DELAY_BUSY);
+            let longest = series.begun.saturating_add(CREATION_DELAY_BUSY);
             if is_busy && now < longest {
                 self.schedule(id, longest);
                 continue;
@@ -225,7 +255,7 @@ impl EventSeries {
     }
 
     /// When the next write is due.
-    pub fn next_due(&self) -> Option<Timestamp> {
+    pub fn next_due(&self) -> Option<Moment> {
         self.due.first().map(|(at, _)| *at)
     }
 
@@ -235,7 +265,7 @@ impl EventSeries {
         self.due.clear();
         self.waiting_creations.clear();
         for id in ids {
-            self.schedule(id, Timestamp::UNIX_EPOCH);
+            self.schedule(id, Moment::ZERO);
         }
     }
 
@@ -249,7 +279,7 @@ impl EventSeries {
 
     /// Records that the API did not take a write, and schedules another attempt if that can help.
     /// Returns whether the event was dropped.
-    pub fn failed(&mut self, write: &EventWrite, kind: FailureKind, now: Timestamp) -> bool {
+    pub fn failed(&mut self, write: &EventWrite, kind: FailureKind, now: Moment) -> bool {
         let Some(series) = self.series.get_mut(&write.id) else { return true };
         series.attempts += 1;
         let again = match kind {
@@ -270,7 +300,7 @@ impl EventSeries {
             FailureKind::Conflict
             | FailureKind::TooManyRequests
             | FailureKind::ServerError
-            | FailureKind::Unknown => now.checked_add(RETRY_DELAY).ok(),
+            | FailureKind::Unknown => now.checked_add(RETRY_DELAY),
         };
         let again = again.filter(|_| series.attempts < ATTEMPTS_MAX);
         if let Some(at) = again {
@@ -287,7 +317,7 @@ impl EventSeries {
     }
 
     /// After `SIMILAR_MAX` messages of one reason, all further ones share a series.
-    fn key_of(&mut self, job: &Uid, event: &EventDraft, now: Timestamp) -> (Uid, EventKey) {
+    fn key_of(&mut self, job: &Uid, event: &EventDraft, now: Moment) -> (Uid, EventKey) {
         let exact = EventKey { reason: event.reason.clone(), message: Some(event.message.clone()) };
         let exact = (job.clone(), exact);
         if self.by_event.contains_key(&exact) {
@@ -295,7 +325,7 @@ impl EventSeries {
         }
         let reason = (job.clone(), Arc::from(event.reason.as_str()));
         let similar = self.similar.entry(reason).or_default();
-        if similar.last.is_some_and(|last| now.duration_since(last) > WINDOW) {
+        if similar.last.is_some_and(|last| now.saturating_sub(last) > WINDOW) {
             *similar = Similar::default();
         }
         similar.last = Some(now);
@@ -311,37 +341,38 @@ impl EventSeries {
         regarding: Regarding,
         key: (Uid, EventKey),
         event: EventDraft,
-        now: Timestamp,
+        at: EventTime,
     ) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
-        let stamp = now.as_nanosecond().cast_unsigned().wrapping_add(u128::from(id));
+        let stamp = at.wall.as_nanosecond().cast_unsigned().wrapping_add(u128::from(id));
         let write = EventWrite {
             name: format!("{}.{stamp:x}", regarding.key.name),
             exists: false,
             regarding,
             event: combined(&key.1, event),
             count: 1,
-            first: now,
-            last: now,
+            first: at.wall,
+            last: at.wall,
             id,
         };
         self.by_event.insert(key.clone(), id);
-        self.series.insert(id, Series { write, key, due: None, attempts: 0 });
+        let begun = at.elapsed;
+        self.series.insert(id, Series { write, key, begun, due: None, attempts: 0 });
         id
     }
 
-    fn count_up(&mut self, id: u64, event: EventDraft, now: Timestamp) {
+    fn count_up(&mut self, id: u64, event: EventDraft, at: EventTime) {
         let Some(series) = self.series.get_mut(&id) else { return };
         series.write.count = series.write.count.saturating_add(1);
-        series.write.last = now;
+        series.write.last = series.write.last.max(at.wall);
         series.write.event = combined(&series.key.1, event);
         if series.due.is_none() {
-            self.schedule(id, after(now, COUNT_DELAY));
+            self.schedule(id, at.elapsed.saturating_add(COUNT_DELAY));
         }
     }
 
-    fn schedule(&mut self, id: u64, at: Timestamp) {
+    fn schedule(&mut self, id: u64, at: Moment) {
         if let Some(series) = self.series.get_mut(&id) {
             if let Some(before) = series.due.replace(at) {
                 self.due.remove(&(before, id));
@@ -353,6 +384,9 @@ impl EventSeries {
     fn drop_series(&mut self, id: u64) {
         if let Some(series) = self.series.remove(&id) {
             self.by_event.remove(&series.key);
+            if series.write.event.reason == NOT_CREATED {
+                self.failed_creations.remove(&series.key.0);
+            }
             if let Some(at) = series.due {
                 self.due.remove(&(at, id));
             }
@@ -360,7 +394,7 @@ impl EventSeries {
     }
 
     /// Makes room by removing the oldest series that are written.
-    fn forget_old(&mut self, now: Timestamp) {
+    fn forget_old(&mut self, now: Moment) {
         if self.series.len() < SERIES_MAX {
             return;
         }
@@ -374,14 +408,9 @@ impl EventSeries {
         for id in idle {
             self.drop_series(id);
         }
-        let recent = |at: Timestamp| now.duration_since(at) <= WINDOW;
+        let recent = |at: Moment| now.saturating_sub(at) <= WINDOW;
         self.similar.retain(|_, similar| similar.last.is_some_and(recent));
     }
-}
-
-/// The time this much later.
-fn after(time: Timestamp, wait: SignedDuration) -> Timestamp {
-    time.checked_add(wait).unwrap_or(time)
 }
 
 fn combined(key: &EventKey, event: EventDraft) -> EventDraft {
@@ -398,8 +427,13 @@ mod tests {
     use crate::event_handlers::samples::job;
     use serde_json::json;
 
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_800_000_000 + seconds).expect("must be a time")
+    fn at(seconds: i64) -> EventTime {
+        let wall = Timestamp::from_second(1_800_000_000 + seconds).expect("must be a time");
+        EventTime { wall, elapsed: Moment::from_secs(seconds.unsigned_abs()) }
+    }
+
+    fn not_created() -> EventDraft {
+        EventDraft::warning("FailedCreate", "Error creating: serviceaccount not found")
     }
 
     fn sample(name: &str) -> Job {
@@ -410,9 +444,9 @@ mod tests {
         EventDraft::normal("SuccessfulCreate", format!("Created pod: a-{pod}"))
     }
 
-    fn drain(series: &mut EventSeries, now: Timestamp) -> Vec<EventWrite> {
+    fn drain(series: &mut EventSeries, now: EventTime) -> Vec<EventWrite> {
         std::iter::from_fn(|| {
-            let write = series.next(now)?;
+            let write = series.next(now.elapsed)?;
             series.written(&write);
             Some(write)
         })
@@ -436,7 +470,7 @@ mod tests {
         assert!(drain(&mut series, at(5)).is_empty(), "counting up can wait");
         let second = drain(&mut series, at(6));
         assert_eq!((second.len(), second[0].exists, second[0].count), (1, true, 4));
-        assert_eq!((&second[0].name, second[0].last), (&first[0].name, at(3)));
+        assert_eq!((&second[0].name, second[0].last), (&first[0].name, at(3).wall));
     }
 
     #[test]
@@ -493,16 +527,16 @@ mod tests {
         series.record(Regarding::of(&sample("a")), created(0), at(0));
         for attempt in 1..ATTEMPTS_MAX {
             let now = at(i64::from(attempt) * 10);
-            let write = series.next(now).expect("must be due");
-            assert!(!series.failed(&write, FailureKind::ServerError, now));
-            assert_eq!(series.next(now), None, "not at once");
+            let write = series.next(now.elapsed).expect("must be due");
+            assert!(!series.failed(&write, FailureKind::ServerError, now.elapsed));
+            assert_eq!(series.next(now.elapsed), None, "not at once");
         }
-        let write = series.next(at(1000)).expect("must be due");
-        assert!(series.failed(&write, FailureKind::ServerError, at(1000)));
+        let write = series.next(at(1000).elapsed).expect("must be due");
+        assert!(series.failed(&write, FailureKind::ServerError, at(1000).elapsed));
         assert_eq!(series.next_due(), None);
         series.record(Regarding::of(&sample("a")), created(1), at(0));
-        let write = series.next(at(1)).expect("must be due");
-        assert!(series.failed(&write, FailureKind::Forbidden, at(1)), "that will not pass");
+        let write = series.next(at(1).elapsed).expect("must be due");
+        assert!(series.failed(&write, FailureKind::Forbidden, at(1).elapsed), "that will not pass");
     }
 
     /// Records more events than a controller with little to do has, of Jobs of their own.
@@ -565,6 +599,66 @@ mod tests {
         assert_eq!(drain(&mut series, at(0)).len(), 1);
     }
 
+    /// Clients take the newest event for the state of the Job.
+    #[test]
+    fn a_creation_after_one_that_failed_is_written_at_once() {
+        let mut series = EventSeries::default();
+        busy(&mut series);
+        let a = || Regarding::of(&sample("a"));
+        series.record(a(), not_created(), at(0));
+        series.record(Regarding::of(&sample("b")), created(0), at(0));
+        assert_eq!(drain(&mut series, at(0)).len(), 1, "the failure");
+        series.record(a(), created(1), at(20));
+        let writes = drain(&mut series, at(20));
+        let first = writes.iter().find(|write| write.event.message == "Created pod: a-1");
+        assert_eq!(first.map(|write| write.last), Some(at(20).wall), "{writes:?}");
+        series.record(a(), created(2), at(21));
+        assert!(drain(&mut series, at(21)).is_empty(), "nothing is wrong any more");
+    }
+
+    #[test]
+    fn many_creations_after_one_that_failed_are_written_at_once() {
+        let mut series = EventSeries::default();
+        for pod in 0..20 {
+            series.record(Regarding::of(&sample("a")), created(pod), at(0));
+        }
+        drain(&mut series, at(100));
+        series.record(Regarding::of(&sample("a")), not_created(), at(100));
+        drain(&mut series, at(100));
+        series.record(Regarding::of(&sample("a")), created(20), at(101));
+        let writes = drain(&mut series, at(101));
+        let [only] = writes.as_slice() else { panic!("{writes:?}") };
+        assert_eq!(only.event.message, "(combined from similar events): Created pod: a-20");
+    }
+
+    /// The longest wait between two attempts to create is a minute.
+    #[test]
+    fn a_failure_that_lasts_is_counted_up_at_least_once_a_minute() {
+        let mut series = EventSeries::default();
+        for minute in 0..60_i64 {
+            series.record(Regarding::of(&sample("a")), not_created(), at(60 * minute));
+            let writes = drain(&mut series, at(60 * minute + 5));
+            let [only] = writes.as_slice() else { panic!("{minute}: {writes:?}") };
+            assert_eq!(i64::from(only.count), minute + 1);
+            assert_eq!(only.last, at(60 * minute).wall);
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_delays_no_event() {
+        let mut series = EventSeries::default();
+        let a = || Regarding::of(&sample("a"));
+        series.record(a(), not_created(), at(0));
+        let first = drain(&mut series, at(0)).remove(0);
+        let back = |seconds| EventTime { wall: at(-3600).wall, ..at(seconds) };
+        series.record(a(), not_created(), back(1));
+        series.record(Regarding::of(&sample("b")), created(0), back(1));
+        let writes = drain(&mut series, at(7));
+        assert_eq!(writes.len(), 2, "{writes:?}");
+        let again = writes.iter().find(|write| write.name == first.name).expect("counted up");
+        assert_eq!((again.count, again.last), (2, first.last), "its time does not go back");
+    }
+
     #[test]
     fn an_event_that_expired_is_made_anew() {
         let mut series = EventSeries::default();
@@ -572,10 +666,10 @@ mod tests {
         drain(&mut series, at(1));
         series.record(Regarding::of(&sample("a")), created(0), at(1));
         series.hurry();
-        let write = series.next(at(1)).expect("must be due at once");
+        let write = series.next(at(1).elapsed).expect("must be due at once");
         assert!(write.exists);
-        assert!(!series.failed(&write, FailureKind::NotFound, at(1)));
-        let anew = series.next(at(1)).expect("must be due");
+        assert!(!series.failed(&write, FailureKind::NotFound, at(1).elapsed));
+        let anew = series.next(at(1).elapsed).expect("must be due");
         assert_eq!((anew.exists, anew.count), (false, 2));
     }
 }
