@@ -98,8 +98,8 @@ mod tests {
     fn a_call_is_in_doubt_unless_the_server_says_that_it_was_not_carried_out() {
         let of = |kind, message: &str| Failure::new(kind, message);
         let error = |message| of(FailureKind::ServerError, message);
-        let webhook = "Internal error occurred: failed calling webhook \"a.example.com\": failed to \
-                       call webhook: Post \"https://a.example.com/\": context deadline exceeded";
+        let webhook = "Internal error occurred: failed calling webhook \"a.example.com\": failed \
+                       to call webhook: Post \"https://a.example.com/\": context deadline exceeded";
         let second = Some(SignedDuration::from_secs(1));
         let later = Failure { retry_after: second, ..error("try again") };
         let unsent = Failure { unsent: true, ..of(FailureKind::Unknown, "refused") };

@@ -38,8 +38,8 @@ pub struct Args {
     /// Watch only the Jobs and pods of this namespace.
     #[arg(long, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// Number of Jobs that are synced concurrently. A sync that has waited 0.5s for an answer of the
-    /// API does not count; of those at most 512 go on at once, and of one namespace a part.
+    /// Number of Jobs that are synced concurrently. A sync that has waited 0.5s for an answer of
+    /// the API does not count; of those at most 512 go on at once, and of one namespace a part.
     #[arg(long, value_name = "N", default_value_t = 5)]
     concurrent_job_syncs: usize,
     /// Delay each sync that a change of a pod or a status causes by this long;
@@ -101,8 +101,8 @@ pub struct Args {
     /// Burst of requests to the API server beyond --kube-api-qps.
     #[arg(long, value_name = "N", default_value_t = 0)]
     kube_api_burst: u32,
-    /// Whether a pod that its kubelet rejected for a reason of the node, such as OutOfcpu, becomes a
-    /// disruption target before it is counted.
+    /// Whether a pod that its kubelet rejected for a reason of the node, such as OutOfcpu, becomes
+    /// a disruption target before it is counted.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     rejected_pods_disruption_target: bool,

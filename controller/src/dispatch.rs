@@ -88,7 +88,7 @@ impl Dispatch {
 
     /// The pods are listed next, before any sync.
     pub(crate) fn expect_pods(&self) {
-        self.state.lock().expect_pods();
+        self.state().expect_pods();
     }
 
     /// Takes an event of the watch of Jobs.

@@ -38,7 +38,7 @@ pub struct Environment {
     /// Name of this process in the lease and in events, and its clock.
     pub(crate) identity: Identity,
     pub(crate) calls: CallsOnTheWay,
-    /// From this number of pods on, a plan is made beside the thread.
+    /// From this number of pods on, a plan is made on another thread.
     pub(crate) many_pods: usize,
 }
 

@@ -52,6 +52,7 @@ pub(crate) struct Metrics {
     /// Work on keys that panicked.
     pub(crate) panics: IntCounter,
     plans: HistogramVec,
+    template_reads: IntCounter,
     /// Events that were dropped.
     pub(crate) events_dropped: IntCounter,
 }
@@ -62,6 +63,7 @@ impl Metrics {
         let counter = |name: &str, help: &str, labels: &[&str]| {
             registered(registry, IntCounterVec::new(named(name, help), labels)?)
         };
+        let one = |name: &str, help: &str| registered(registry, IntCounter::new(name, help)?);
         Ok(Self {
             sync_duration: sync_duration(registry)?,
             // Counts syncs by mode, result and action. ([M2])
@@ -116,21 +118,16 @@ impl Metrics {
                 "The number of syncs skipped because a watch was behind our own writes",
                 &["group", "resource"],
             )?,
-            panics: registered(
-                registry,
-                IntCounter::new(
-                    "epilogue_sync_panics_total",
-                    "Syncs and checks that panicked; each is repeated with backoff",
-                )?,
+            panics: one(
+                "epilogue_sync_panics_total",
+                "Syncs and checks that panicked; each is repeated with backoff",
             )?,
             plans: plans(registry)?,
-            events_dropped: registered(
-                registry,
+            template_reads: one(
                 "epilogue_job_template_reads_total",
                 "Syncs that read the Job from the API, because its template was not kept",
             )?,
-            events_dropped: plain(
-                registry,
+            events_dropped: one(
                 "epilogue_events_dropped_total",
                 "Events that were not written to the API",
             )?,
@@ -167,6 +164,11 @@ impl Metrics {
             let plan_ms = u64::try_from(plans.longest.as_millis()).unwrap_or(u64::MAX);
             tracing::warn!(work, ?key, plan_ms, "a long plan");
         }
+    }
+
+    /// Counts a sync that reads its Job.
+    pub(crate) fn template_read(&self) {
+        self.template_reads.inc();
     }
 
     /// Counts what a sync did to pods and to the Job. ([M3], [M4], [M5], [M8], [M9])
@@ -256,11 +258,6 @@ fn completion_mode(job: &Job) -> &str {
         CompletionMode::Indexed => "Indexed",
         CompletionMode::Unknown(_) => OTHER,
     }
-}
-
-/// A counter without labels.
-fn plain(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntCounter> {
-    registered(registry, IntCounter::new(name, help)?)
 }
 
 /// The two histograms of the work queues; each queue has its own label value.

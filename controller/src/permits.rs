@@ -71,7 +71,7 @@ impl State {
     fn grant(&mut self) {
         while let Some(waiter) = self.turns.pop() {
             match self.waiting.remove(&waiter.number) {
-                // If nobody takes it any more, the permit is dropped.
+                // If its call was dropped, so is its permit.
                 Some(sender) => drop(sender.send(())),
                 None => self.turns.give_back(&waiter.namespace),
             }

@@ -1,5 +1,5 @@
-//! Makes the plans of a sync, and measures them. The plan of a Job with many pods is made beside the
-//! thread that keeps the lease and the watches.
+//! Makes the plans of a sync, and measures them. The plan of a Job with many pods is made on
+//! another thread than the one that keeps the lease and the watches.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use controller_core::state::Snapshot;
 use epilogue_common::outcome::Outcome;
 use jiff::Timestamp;
 
-/// From this number of pods on, a plan is made beside the thread. It takes milliseconds then, and
+/// From this number of pods on, a plan is made on another thread. It takes milliseconds then, and
 /// the way to another thread takes microseconds.
 pub(crate) const MANY_PODS: usize = 5_000;
 
@@ -36,7 +36,7 @@ pub(crate) struct Stopwatch {
 }
 
 impl Planner {
-    /// Plans by these settings; for this number of pods and more, beside the thread.
+    /// Plans by these settings; for this number of pods and more, on another thread.
     pub(crate) fn new(settings: Settings, check: Option<Check>, many_pods: usize) -> Self {
         Self { settings: Arc::new(settings), check, many_pods }
     }
@@ -53,7 +53,7 @@ impl Planner {
         }
         let (snapshot, settings) = (Arc::clone(snapshot), Arc::clone(&self.settings));
         let check = self.check;
-        plans.beside(move || begun(&snapshot, &settings, check, now)).await
+        plans.elsewhere(move || begun(&snapshot, &settings, check, now)).await
     }
 
     /// Takes the outcome of a call, which may lead to the second plan.
@@ -72,7 +72,7 @@ impl Planner {
             progress.done(&call, outcome);
             progress
         };
-        plans.beside(done).await
+        plans.elsewhere(done).await
     }
 
     fn is_large(&self, snapshot: &Snapshot) -> bool {
@@ -98,9 +98,11 @@ fn begun(
     let plan = plan_pods(&input);
     let (job, uid) = (&snapshot.job.key, &snapshot.job.uid);
     tracing::debug!(%job, %uid, %plan, "planned");
-    // A skipped plan is not checked: its input may be outdated. ([S1], [S5])
+    // A skipped plan is not checked: its input may be outdated. ([S1], [S5]) A check creates pods
+    // from the template.
     if let Some(check) = check
         && plan.skip.is_none()
+        && !snapshot.job.source.is_unkept()
         && let Err(problem) = check(&input)
     {
         tracing::error!(%job, %uid, problem, "the plan does not hold");
@@ -117,8 +119,11 @@ impl Stopwatch {
         made
     }
 
-    /// Does and measures this beside the thread. A panic goes on here.
-    async fn beside<T: Send + 'static>(&mut self, plan: impl FnOnce() -> T + Send + 'static) -> T {
+    /// Does and measures this on another thread. A panic goes on here.
+    async fn elsewhere<T: Send + 'static>(
+        &mut self,
+        plan: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
         let timed = move || {
             let begun = Instant::now();
             (plan(), begun.elapsed())

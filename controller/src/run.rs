@@ -63,7 +63,7 @@ struct Parts {
     pod_gc: Option<Arc<podgc::Worker>>,
     traces: Arc<Traces>,
     clock: Clock,
-    /// From this number of pods on, a plan is made beside the thread.
+    /// From this number of pods on, a plan is made on another thread.
     many_pods: usize,
 }
 
@@ -204,7 +204,9 @@ async fn workers(
         }
         return parts.work(config, token.child_token()).await;
     };
-    let Some(leadership) = election.lead(readiness, token).await? else { return Ok(()) };
+    let Some(leadership) = election.lead(readiness, &parts.dispatch, token).await? else {
+        return Ok(());
+    };
     parts.executor.set_fence(leadership.fence());
     if let Some(pod_gc) = &parts.pod_gc {
         pod_gc.executor.set_fence(leadership.fence());

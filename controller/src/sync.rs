@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller_core::job::{EventDraft, MetricEvent, Progress, SideEffect, SkipReason, SyncResult};
+use controller_core::job::{
+    EventDraft, MetricEvent, Progress, SideEffect, SkipReason, Step, SyncResult,
+};
 use controller_core::state::Snapshot;
 use controller_core::view::{Job, JobKey};
-use epilogue_common::outcome::Failure;
+use epilogue_common::outcome::{Failure, Outcome};
 use epilogue_runtime::clock::Clock;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::OnceCell;
@@ -80,6 +82,7 @@ impl Syncer {
         mut progress: Progress,
         plans: &mut Stopwatch,
     ) -> Option<SyncResult> {
+        let whole = OnceCell::new();
         let mut unanswered = FuturesUnordered::new();
         loop {
             if self.dispatch.is_void(snapshot) {
@@ -152,7 +155,7 @@ impl Syncer {
         self.dispatch.await_versions(snapshot);
     }
 
-    /// Retries a failed sync after its backoff; one that comes to its end resets the backoff. ([Q5])
+    /// Retries a failed sync after its backoff; one that comes to its end resets that. ([Q5])
     fn conclude(&self, job: &Job, sync_result: SyncResult) {
         if let Some(wait) = sync_result.requeue_after {
             self.dispatch.wake_after(&job.key, Duration::try_from(wait).unwrap_or_default());
@@ -183,7 +186,7 @@ impl Syncer {
 mod tests {
     use super::*;
     use controller_core::job::{Settings, Severity, SyncInput};
-    use controller_core::view::WireJob;
+    use controller_core::view::{Source, Version, WireJob};
     use epilogue_common::outcome::FailureKind;
     use epilogue_runtime::lease::{Fence, Identity};
     use epilogue_runtime::watch::WatchEvent;
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sync_that_panics_costs_its_job_a_backoff_and_nobody_else_anything() {
+    async fn a_sync_that_panics_costs_its_job_a_backoff_and_no_other_job_anything() {
         let (mut syncer, calls) = syncer(&[], (51, 52, 53));
         let settings = Settings { manage_all_jobs: true, ..Settings::default() };
         syncer.planner = Planner::new(settings, Some(panics_for_a), 0);
@@ -371,8 +374,10 @@ mod tests {
             calls.lock().clear();
             let (source, known) = (source.clone(), Job::clone(&snapshot.job));
             let job = Arc::new(Job { source, version, ..known });
-            let snapshot = Snapshot { job, ..snapshot.clone() };
-            let result = syncer.carry_out(&snapshot, syncer.plan(&snapshot)).await;
+            let snapshot = Arc::new(Snapshot { job, ..snapshot.clone() });
+            let (now, mut plans) = (syncer.clock.now(), Stopwatch::default());
+            let (_, progress) = syncer.planner.begin(&snapshot, now, &mut plans).await;
+            let result = syncer.carry_out(&snapshot, progress, &mut plans).await;
             let result = result.expect("nothing is void").result;
             let calls = calls.lock().clone();
             assert_eq!(calls[0], first, "{calls:?}");

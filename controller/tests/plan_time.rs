@@ -116,7 +116,10 @@ fn a_count_of_failures_in_an_annotation_is_not_counted_up_to() {
 #[test]
 fn a_selector_without_end_is_searched_and_not_walked() {
     let values: Vec<String> = (0..400_000).map(|number| number.to_string()).collect();
-    let any = |operator: &str, values: &[String]| json!([{"key": "a", "operator": operator, "values": values}]);
+    let any = |operator: &str, values: &[String]| {
+        let one = json!({"key": "a", "operator": operator, "values": values});
+        json!([one])
+    };
     let each = |operator: &str, key: &dyn Fn(usize) -> String| -> Value {
         let one = |number| json!({"key": key(number), "operator": operator, "values": ["x"]});
         (0..30_000).map(one).collect()

@@ -1,5 +1,5 @@
-//! Queues keys so that namespaces take turns, and none holds all that there is: a namespace with many
-//! keys, or with slow ones, delays only itself.
+//! Queues keys so that namespaces take turns, and none holds all that there is: a namespace with
+//! many keys, or with slow ones, delays only itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

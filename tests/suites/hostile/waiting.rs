@@ -1,5 +1,5 @@
-//! Tests Jobs that wait, for a webhook that hangs or asks to come later, or for quota: nobody else
-//! waits with them, and what they wait for wakes them.
+//! Tests Jobs that wait, for a webhook that hangs or asks to come later, or for quota: no other
+//! Job waits with them, and what they wait for wakes them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -140,8 +140,7 @@ impl Webhook {
                 });
             }
         });
-        let _serving = AbortOnDropHandle::new(serving);
-        Self { hangs, url, certificate, _serving }
+        Self { hangs, url, certificate, _serving: AbortOnDropHandle::new(serving) }
     }
 }
 

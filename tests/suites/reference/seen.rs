@@ -156,9 +156,9 @@ fn only_the_place_of_the_index_variable_may_differ() {
     let index = json!({"name": "JOB_COMPLETION_INDEX", "valueFrom": {}});
     let spec = |env: &[&Value]| json!({"containers": [{"env": env}]});
     let (a, b) = (&json!({"name": "A"}), &json!({"name": "B"}));
-    let same = |left, right| with_index_variables_last(left) == with_index_variables_last(right);
-    assert!(same(&spec(&[&index, a, b]), &spec(&[a, b, &index])));
-    assert!(!same(&spec(&[&index, a, b]), &spec(&[b, a, &index])));
+    let compared = |env: &[&Value]| with_index_variables_last(&spec(env));
+    assert_eq!(compared(&[&index, a, b]), compared(&[a, b, &index]));
+    assert_ne!(compared(&[&index, a, b]), compared(&[b, a, &index]));
 }
 
 #[test]

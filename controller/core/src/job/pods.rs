@@ -36,7 +36,7 @@ pub enum PodStage {
     Create(Vec<PodDraft>),
     /// Fail these, which do not start.
     FailPending(Vec<Arc<Pod>>),
-    /// Set DisruptionTarget on these, which their kubelets rejected; nothing else is done meanwhile.
+    /// Set DisruptionTarget on these, which their kubelets rejected; the sync does nothing else.
     MarkRejected(Vec<Arc<Pod>>),
     /// Create nothing, because the template does not allow it. ([B8])
     Refuse(&'static str),

@@ -1,7 +1,7 @@
 //! Finds pods that their kubelet rejected for a reason of its node, and that lack DisruptionTarget.
 //!
-//! A kubelet that rejects a pod writes the phase Failed with the reason, and no condition. So no rule
-//! of a podFailurePolicy can match, and the failure counts against `backoffLimit`.
+//! A kubelet that rejects a pod writes the phase Failed with the reason, and no condition. So no
+//! rule of a podFailurePolicy can match, and the failure counts against `backoffLimit`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::view::{Phase, Pod};
 /// How long writes of the condition are tried. Then the pod counts as it is.
 const TRIED_FOR: SignedDuration = SignedDuration::from_mins(1);
 
-/// Resources that other pods of the node took first: `OutOfcpu`, `OutOfpods`, `OutOfexample.com/gpu`.
+/// Resources that other pods of the node took first, such as `OutOfcpu` or `OutOfexample.com/gpu`.
 const OUT_OF: &str = "OutOf";
 /// Reasons that say something of the node at that moment: the same pod may run on another node, or
 /// later. ([F7])
@@ -41,9 +41,10 @@ const OF_NODES: [&str; 11] = [
 
 /// Whether the kubelet rejected this pod for a reason of its node.
 ///
-/// Left out are reasons by which the pod asks for what its node does not offer, and its next pod would
-/// as well: `SysctlForbidden`, `AppArmor`, `PodOSNotSupported`, `PodOSSelectorNodeLabelDoesNotMatch`,
-/// `SupplementalGroupsPolicyNotSupported`, `PodLevelResourcesNotSupported`, `PodFeatureUnsupported`,
+/// Left out are reasons by which the pod asks for what its node does not offer, and its next pod
+/// would as well: `SysctlForbidden`, `AppArmor`, `PodOSNotSupported`,
+/// `PodOSSelectorNodeLabelDoesNotMatch`, `SupplementalGroupsPolicyNotSupported`,
+/// `PodLevelResourcesNotSupported`, `PodFeatureUnsupported`,
 /// `InitContainerRestartPolicyForbidden`, `SMTAlignmentError`, `EmptyPodSharedPoolError`. So is
 /// `Evicted`, which is also the reason of a pod that exceeded its own limit. ([F7])
 pub fn is_rejected_by_node(pod: &Pod) -> bool {
@@ -53,8 +54,8 @@ pub fn is_rejected_by_node(pod: &Pod) -> bool {
 
 /// The rejected pods that get the condition before they are counted, as many as one sync writes.
 ///
-/// DIVERGES(upstream): a pod that its kubelet rejected for a reason of its node is a disruption target.
-/// Upstream counts it like a failure of its program, and no rule can match it. ([F7])
+/// DIVERGES(upstream): a pod that its kubelet rejected for a reason of its node is a disruption
+/// target. Upstream counts it like a failure of its program, and no rule can match it. ([F7])
 pub(super) fn unmarked(input: &SyncInput<'_>, pods: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
     if !input.settings.rejected_disruption_target {
         return Vec::new();

@@ -135,10 +135,10 @@ fn fail_job_rule(job: &Job, census: &Census) -> Option<Verdict> {
 
 /// Too many failed pods, or too many restarts in place, fail the Job. ([C9], [C10])
 ///
-/// DIVERGES(upstream): without `completions`, the success of any pod stands for all of them, so a pod
-/// that fails later does not fail the Job. It is not replaced, so there is nothing to limit. Restarts
-/// in place do go on, and stay limited. Upstream fails the Job and deletes the pods that still work.
-/// ([C9])
+/// DIVERGES(upstream): without `completions`, the success of any pod stands for all of them, so a
+/// pod that fails later does not fail the Job. It is not replaced, so there is nothing to limit.
+/// Restarts in place do go on, and stay limited. Upstream fails the Job and deletes the pods that
+/// still work. ([C9])
 fn backoff_limit(job: &Job, census: &Census) -> Option<Verdict> {
     let limit = usize::try_from(job.spec.backoff_limit).unwrap_or(0);
     let too_many = census.failed(job) > limit && !is_work_queue_done(job, census);

@@ -20,6 +20,11 @@ impl Labels {
         self.ends.is_empty()
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
     /// The value of a label.
     pub fn get(&self, key: &str) -> Option<&str> {
         let (mut low, mut high) = (0, self.ends.len());

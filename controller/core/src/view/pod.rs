@@ -5,8 +5,8 @@ use std::sync::Arc;
 use epilogue_common::names::COMPLETION_INDEX;
 use jiff::Timestamp;
 
-use super::selector::Labels;
-use super::{GcFacts, Selector, Uid, Version};
+use super::selector::LabelLookup;
+use super::{GcFacts, Labels, Selector, Uid, Version};
 
 /// The slim view of one pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -258,7 +258,7 @@ impl Pod {
     }
 }
 
-impl Labels for Pod {
+impl LabelLookup for Pod {
     fn count(&self) -> usize {
         self.labels.len() + usize::from(self.index_label.is_some())
     }
@@ -266,13 +266,13 @@ impl Labels for Pod {
     fn value(&self, key: &str) -> Option<&str> {
         match key {
             COMPLETION_INDEX => self.index_label.as_deref(),
-            _ => self.labels.get(key).map(String::as_str),
+            _ => self.labels.get(key),
         }
     }
 
     fn all(&self) -> impl Iterator<Item = (&str, &str)> {
         let index = self.index_label.as_deref().map(|value| (COMPLETION_INDEX, value));
-        self.labels.all().chain(index)
+        self.labels.iter().chain(index)
     }
 }
 

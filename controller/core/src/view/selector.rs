@@ -50,7 +50,7 @@ struct Values {
 }
 
 /// Labels in which a selector searches.
-pub(super) trait Labels {
+pub(super) trait LabelLookup {
     /// How many there are.
     fn count(&self) -> usize;
     /// The value of one.
@@ -96,7 +96,7 @@ impl Selector {
     }
 
     /// Whether the labels match.
-    pub(super) fn matches_in(&self, labels: &impl Labels) -> bool {
+    pub(super) fn matches_in(&self, labels: &impl LabelLookup) -> bool {
         let Some(all) = self.requirements.as_deref() else { return false };
         if all.len() <= labels.count() {
             return all.iter().all(|each| each.rule.holds(labels.value(&each.key)));
@@ -430,7 +430,7 @@ impl<'de> Visitor<'de> for MapOfLabels {
     }
 }
 
-impl Labels for BTreeMap<String, String> {
+impl LabelLookup for BTreeMap<String, String> {
     fn count(&self) -> usize {
         self.len()
     }
@@ -528,8 +528,11 @@ mod tests {
     #[test]
     fn requirements_of_one_key_hold_together() {
         let both = |one: (&str, &[&str]), other: (&str, &[&str])| {
-            let each = |(operator, values): (&str, &[&str])| json!({"key": "a", "operator": operator, "values": values});
-            read(&json!({"matchExpressions": [each(one), each(other)]}))
+            let all: Vec<Value> = [one, other]
+                .iter()
+                .map(|it| json!({"key": "a", "operator": it.0, "values": it.1}))
+                .collect();
+            read(&json!({"matchExpressions": all}))
         };
         let kinds: [(&str, &[&str]); 6] = [
             ("In", &["2", "1", "1"]),

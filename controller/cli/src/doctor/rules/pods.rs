@@ -71,7 +71,7 @@ fn leftover_finalizer(seen: &PodSeen, pod: &Pod, scene: &Scene, now: Timestamp) 
     )
 }
 
-/// A pod that its Job waits to release: it is in `uncountedTerminatedPods`, and its finalizer stays.
+/// A pod in `uncountedTerminatedPods` of its Job, whose finalizer stays.
 fn unreleased(seen: &PodSeen, pod: &Pod, scene: &Scene, now: Timestamp) -> Option<Finding> {
     let job = scene.job_of(pod).filter(|_| pod.is_terminal())?;
     let lists = job.status.uncounted_terminated_pods.as_ref()?;

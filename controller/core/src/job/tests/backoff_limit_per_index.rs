@@ -22,7 +22,8 @@ fn with_policy(job: JobBuilder, action: &str) -> JobBuilder {
 
 /// A pod of an index that failed this many seconds ago, with this many failures before it.
 fn failure(index: u32, before: u32, seconds_ago: i64) -> PodBuilder {
-    pod(&format!("f{index}-{before}"), "Failed").index(index).failures(before).ended(1, seconds_ago)
+    let pod = pod(&format!("f{index}-{before}"), "Failed").created(seconds_ago + 60);
+    pod.index(index).failures(before).ended(1, seconds_ago)
 }
 
 /// A failed pod is counted once its replacement exists or its index has failed. ([I10])

@@ -128,10 +128,8 @@ fn an_option_below_its_floor_is_raised_and_reported_once() {
     let effects = sync(&mut api);
     assert_eq!(
         effects.events().into_iter().filter(|it| it.starts_with("Invalid")).collect::<Vec<_>>(),
-        [
-            "InvalidAnnotation: epilogue.dev/backoff-base: \"0s\" is raised to 3s; give at least 3s; \
-             epilogue.dev/pending-timeout: \"1ms\" is raised to 1s; give at least 1s"
-        ]
+        ["InvalidAnnotation: epilogue.dev/backoff-base: \"0s\" is raised to 3s; give at least \
+             3s; epilogue.dev/pending-timeout: \"1ms\" is raised to 1s; give at least 1s"]
     );
     assert!(sync(&mut api).events().is_empty());
 }

@@ -125,9 +125,9 @@ fn a_refusal_of_the_mark_lets_the_pod_count_as_it_is() {
         let refuse = |step: &Step, _| marks(step).then(|| Failure::new(kind, "no such right"));
         let first = sync_with(&mut api, &refuse);
         assert_eq!((first.failed, first.is_err), (0, false));
-        let told = "FailedDisruptionTarget: Pod p, which its kubelet rejected (OutOfcpu), does not \
+        let text = "FailedDisruptionTarget: Pod p, which its kubelet rejected (OutOfcpu), does not \
                     get DisruptionTarget: no such right";
-        assert_eq!(first.events(), [told]);
+        assert_eq!(first.events(), [text]);
         let second = sync_with(&mut api, &refuse);
         assert_eq!((second.failed, second.conditions), (1, failed("BackoffLimitExceeded")));
     }
