@@ -80,7 +80,9 @@ async fn what_stands_still_is_found_and_the_printed_patch_frees_it() {
     assert_eq!(findings, expected, "{answer:#}");
     assert_eq!(answer["not_judged"], json!([]));
 
-    let remedy = answer["findings"][1]["remedies"][1].as_str().unwrap_or_default();
+    let remedies = answer["findings"][1]["remedies"].as_array().expect("a list of remedies");
+    let mut remedies = remedies.iter().filter_map(Value::as_str);
+    let remedy = remedies.find(|remedy| remedy.contains("--type=json")).unwrap_or_default();
     let patch = remedy.split('\'').nth(1).unwrap_or_default();
     let patch = Patch::Json::<()>(serde_json::from_str(patch).expect("a JSON patch"));
     stage.pods.patch("left", &PatchParams::default(), &patch).await.expect("the pod is freed");

@@ -330,7 +330,7 @@ impl Jobs {
         Some(self.batching.delay(&BatchInput {
             change,
             job,
-            counts: pods.counts(&job.uid),
+            counts: pods.counts(&job.key.namespace, &job.uid),
             last: self.last_syncs.get(key).copied(),
             busy: self.is_busy(now),
             now: now.elapsed,
@@ -342,7 +342,7 @@ impl Jobs {
 /// it, and then no event of theirs leads to a check.
 fn check_pods_of_finished(job: &Job, pods: &Pods, reaction: &mut Reaction) {
     if job.is_finished() {
-        let tracked = pods.of_owner(&job.uid).filter(|pod| pod.tracked);
+        let tracked = pods.of_owner(&job.key.namespace, &job.uid).filter(|pod| pod.tracked);
         let check = |pod: &Arc<Pod>| Orphans::Pod(Arc::clone(&pod.namespace), pod.uid.clone());
         reaction.entries.extend(tracked.map(|pod| Entry::Orphans(check(pod), None)));
     }

@@ -126,10 +126,10 @@ impl ClusterState {
             return None;
         }
         let job = Arc::clone(self.jobs.get(key).filter(|_| !self.jobs.is_unreadable(key))?);
-        if self.pods.has_unreadable_of(&job.uid) {
+        if self.pods.has_unreadable_of(&key.namespace, &job.uid) {
             return None;
         }
-        let owned = self.pods.of_owner(&job.uid);
+        let owned = self.pods.of_owner(&key.namespace, &job.uid);
         // Pods without a controller may be adopted. ([S10])
         let pods = owned.chain(self.pods.without_owner(&key.namespace)).cloned().collect();
         let memory = self.jobs.memory(&job.uid);
@@ -193,13 +193,13 @@ impl ClusterState {
         }
         let may = |pod: &&Arc<Pod>| {
             !self.jobs.has_unreadable_owner(pod)
-                && self.pods.unreadable_owner(&pod.uid).is_none()
+                && !self.pods.is_unreadable_of_owner(&pod.uid)
                 && may_remove_finalizer(pod, manage_all_jobs, |key| self.jobs.get(key))
         };
         match item {
             Orphans::Pod(_, uid) => self.pods.get(uid).into_iter().filter(may).cloned().collect(),
             Orphans::OfJob(former) => {
-                let owned = self.pods.of_owner(&former.uid);
+                let owned = self.pods.of_owner(&former.namespace, &former.uid);
                 let pods = owned.chain(self.pods.without_owner(&former.namespace));
                 pods.filter(|pod| former.concerns(pod)).filter(may).cloned().collect()
             }
@@ -346,7 +346,9 @@ impl ClusterState {
                 if pod.gone {
                     self.lose_pod(&uid, now, reaction);
                 } else {
-                    let owner = pod.owner.as_ref().map(|owner| owner.uid.as_str().into());
+                    let owner = pod.owner.as_ref().map(|owner| {
+                        (pod.namespace.as_str().into(), Uid::from(owner.uid.as_str()))
+                    });
                     reaction.rests = self.pod_unreadable(uid, owner);
                 }
                 Version::parse(&pod.version)
@@ -391,22 +393,24 @@ impl ClusterState {
 
     /// A pod could not be read. It is not treated as deleted. Its Job, which is returned, is not
     /// synced until the pod is readable or gone, and pod GC leaves the pod alone.
-    fn pod_unreadable(&mut self, uid: Uid, owner: Option<Uid>) -> Option<Arc<Job>> {
+    fn pod_unreadable(&mut self, uid: Uid, owner: Option<(Arc<str>, Uid)>) -> Option<Arc<Job>> {
         self.pod_list.saw(&uid);
         let known = self.pods.get(&uid);
         if let (Some(gc), Some(pod)) = (&mut self.gc, known) {
             gc.pod_unreadable(pod);
         }
-        let known = known.and_then(|pod| pod.owner.as_ref());
-        let owner = owner.or_else(|| known.map(|owner| owner.uid.clone()));
+        let known = known
+            .and_then(|pod| Some((Arc::clone(&pod.namespace), pod.owner.as_ref()?.uid.clone())));
+        let owner = owner.or(known);
         self.pods.set_unreadable(uid, owner.clone());
-        self.jobs.of_uid(&owner?)
+        let (namespace, owner) = owner?;
+        self.jobs.of_uid(&owner).filter(|job| job.key.namespace == namespace)
     }
 
     /// A pod is readable again, or gone: its Job is synced again.
     fn readable(&mut self, pod: &Uid, reaction: &mut Reaction) {
-        if let Some(owner) = self.pods.set_readable(pod)
-            && let Some(job) = self.jobs.of_uid(&owner)
+        if let Some((namespace, owner)) = self.pods.set_readable(pod)
+            && let Some(job) = self.jobs.of_uid(&owner).filter(|job| job.key.namespace == namespace)
         {
             reaction.entries.push(Entry::Job(job.key.clone(), None));
         }

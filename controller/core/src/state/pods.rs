@@ -15,10 +15,12 @@ use crate::view::{Pod, Uid};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pods {
     by_uid: HashSet<ByUid>,
-    by_owner: HashMap<Uid, Owned>,
+    /// By namespace and owner: whoever may create pods in another namespace can give them the UID
+    /// of any Job.
+    by_owner: HashMap<(Arc<str>, Uid), Owned>,
     without_owner: HashMap<Arc<str>, BTreeSet<ByUid>>,
-    /// Pods whose latest version could not be read, and the owner of each.
-    unreadable: HashMap<Uid, Option<Uid>>,
+    /// Pods whose latest version could not be read, and the namespace and owner of each.
+    unreadable: HashMap<Uid, Option<(Arc<str>, Uid)>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -84,14 +86,22 @@ impl Pods {
         self.by_uid.iter().map(|each| &each.0.uid)
     }
 
-    pub(super) fn counts(&self, job: &Uid) -> CachedPodCounts {
-        self.by_owner.get(job).map(|owned| owned.counts).unwrap_or_default()
+    pub(super) fn counts(&self, namespace: &Arc<str>, job: &Uid) -> CachedPodCounts {
+        self.owned(namespace, job).map(|owned| owned.counts).unwrap_or_default()
     }
 
-    /// The pods of an owner, in the order of their UIDs.
-    pub(super) fn of_owner(&self, owner: &Uid) -> impl Iterator<Item = &Arc<Pod>> {
-        let owned = self.by_owner.get(owner).into_iter().flat_map(|owned| &owned.pods);
+    /// The pods of an owner in its namespace, in the order of their UIDs.
+    pub(super) fn of_owner(
+        &self,
+        namespace: &Arc<str>,
+        owner: &Uid,
+    ) -> impl Iterator<Item = &Arc<Pod>> {
+        let owned = self.owned(namespace, owner).into_iter().flat_map(|owned| &owned.pods);
         owned.map(|each| &each.0)
+    }
+
+    fn owned(&self, namespace: &Arc<str>, owner: &Uid) -> Option<&Owned> {
+        self.by_owner.get(&(Arc::clone(namespace), owner.clone()))
     }
 
     /// The pods of a namespace that have no owner, in the order of their UIDs.
@@ -109,7 +119,8 @@ impl Pods {
             return old;
         }
         if let Some(owner) = &pod.owner {
-            let owned = self.by_owner.entry(owner.uid.clone()).or_default();
+            let key = (Arc::clone(&pod.namespace), owner.uid.clone());
+            let owned = self.by_owner.entry(key).or_default();
             owned.counts.add(pod);
             owned.pods.insert(entry.clone());
         } else {
@@ -126,11 +137,12 @@ impl Pods {
         match &pod.owner {
             _ if !is_relevant(&pod) => {}
             Some(owner) => {
-                if let Some(owned) = self.by_owner.get_mut(&owner.uid) {
+                let key = (Arc::clone(&pod.namespace), owner.uid.clone());
+                if let Some(owned) = self.by_owner.get_mut(&key) {
                     owned.counts.remove(&pod);
                     owned.pods.remove(uid);
                     if owned.pods.is_empty() {
-                        self.by_owner.remove(&owner.uid);
+                        self.by_owner.remove(&key);
                     }
                 }
             }
@@ -147,12 +159,12 @@ impl Pods {
     }
 
     /// The latest version of a pod could not be read.
-    pub(super) fn set_unreadable(&mut self, uid: Uid, owner: Option<Uid>) {
+    pub(super) fn set_unreadable(&mut self, uid: Uid, owner: Option<(Arc<str>, Uid)>) {
         self.unreadable.insert(uid, owner);
     }
 
-    /// A pod is readable again, or gone. Returns its owner if it was unreadable.
-    pub(super) fn set_readable(&mut self, uid: &Uid) -> Option<Uid> {
+    /// A pod is readable again, or gone. Returns its namespace and owner if it was unreadable.
+    pub(super) fn set_readable(&mut self, uid: &Uid) -> Option<(Arc<str>, Uid)> {
         self.unreadable.remove(uid).flatten()
     }
 
@@ -160,17 +172,18 @@ impl Pods {
         self.unreadable.contains_key(uid)
     }
 
-    /// The owner of a pod that is unreadable.
-    pub(super) fn unreadable_owner(&self, uid: &Uid) -> Option<&Uid> {
-        self.unreadable.get(uid)?.as_ref()
+    /// Whether a pod that is unreadable has an owner.
+    pub(super) fn is_unreadable_of_owner(&self, uid: &Uid) -> bool {
+        self.unreadable.get(uid).is_some_and(Option::is_some)
     }
 
     pub(super) fn unreadable(&self) -> impl Iterator<Item = &Uid> {
         self.unreadable.keys()
     }
 
-    /// Whether a pod of this owner is unreadable.
-    pub(super) fn has_unreadable_of(&self, owner: &Uid) -> bool {
-        self.unreadable.values().any(|each| each.as_ref() == Some(owner))
+    /// Whether a pod of this owner in its namespace is unreadable.
+    pub(super) fn has_unreadable_of(&self, namespace: &str, owner: &Uid) -> bool {
+        let mut owners = self.unreadable.values().flatten();
+        owners.any(|(of, uid)| &**of == namespace && uid == owner)
     }
 }

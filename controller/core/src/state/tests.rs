@@ -286,7 +286,9 @@ fn a_job_rests_while_one_of_its_pods_cannot_be_read() {
     let unreadable = |version: u64| {
         let owner = Controller { kind: "Job".into(), name: "a".into(), uid: "uid-a".into() };
         let (uid, version) = ("odd".to_owned(), version.to_string());
-        let odd = Unreadable { uid, version, owner: Some(owner), ..Unreadable::default() };
+        let namespace = "default".to_owned();
+        let odd =
+            Unreadable { namespace, uid, version, owner: Some(owner), ..Unreadable::default() };
         WatchEvent::Unreadable(Box::new(odd))
     };
     let reported = cluster.pods(unreadable(11)).rests.expect("its Job must be known");
@@ -308,6 +310,30 @@ fn a_job_rests_while_one_of_its_pods_cannot_be_read() {
     cluster.pods_begin();
     assert_eq!(cluster.pods_end(20).entries, [at_once()]);
     assert!(cluster.snapshot().pods.is_empty());
+}
+
+/// Who may create pods in one namespace can give them the UID of a Job in another.
+#[test]
+fn a_pod_of_another_namespace_neither_counts_for_a_job_nor_holds_it_up() {
+    let mut cluster = cluster();
+    cluster.pod_shown(pod("own", 11, "Running"));
+    let mut foreign = pod("foreign", 12, "Failed");
+    foreign.metadata.namespace = Some("other".to_owned());
+    assert!(cluster.pod_shown(foreign).rests.is_none());
+    let names = |cluster: &Cluster| -> Vec<String> {
+        cluster.snapshot().pods.iter().map(|pod| pod.name.to_string()).collect()
+    };
+    assert_eq!(names(&cluster), ["own"]);
+    let owner = Controller { kind: "Job".into(), name: "a".into(), uid: "uid-a".into() };
+    let odd = Unreadable {
+        namespace: "other".to_owned(),
+        uid: "odd".to_owned(),
+        version: "13".to_owned(),
+        owner: Some(owner),
+        ..Unreadable::default()
+    };
+    assert!(cluster.pods(WatchEvent::Unreadable(Box::new(odd))).rests.is_none());
+    assert_eq!(names(&cluster), ["own"], "the Job goes on");
 }
 
 #[test]

@@ -53,9 +53,9 @@ pub(crate) fn fail(pod: &mut Value) {
     pod["status"]["phase"] = "Failed".into();
 }
 
-/// A kubelet refuses to admit it, and replaces all that was reported of it.
+/// A kubelet refuses to admit it for a reason of the pod, and replaces all that was reported of it.
 pub(crate) fn refuse(pod: &mut Value) {
-    pod["status"] = json!({"phase": "Failed", "reason": "UnexpectedAdmissionError"});
+    pod["status"] = json!({"phase": "Failed", "reason": "SysctlForbidden"});
 }
 
 /// Sets the condition `Ready`.
