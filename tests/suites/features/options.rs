@@ -72,12 +72,12 @@ async fn a_pod_that_finds_no_node_is_failed_at_once_when_its_time_is_over() {
     bed.stop().await;
 }
 
-/// With the default flags. Pods that never start, a policy that ignores that, and no time between
-/// them.
+/// With the default flags. Pods that never start, a policy that ignores that, and the shortest times
+/// that admission lets a Job have.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_asks_for_no_brake_has_one() {
     let bed = lab::bed::Bed::start("features", &[]).await;
-    let options = json!({"epilogue.dev/pending-timeout": "1ms", "epilogue.dev/backoff-base": "0s"});
+    let options = json!({"epilogue.dev/pending-timeout": "1s", "epilogue.dev/backoff-base": "1s"});
     let gate = json!([{"name": "example.com/never"}]);
     bed.create(
         with("loop", options)
@@ -87,7 +87,7 @@ async fn a_job_that_asks_for_no_brake_has_one() {
             .pod("schedulingGates", gate),
     )
     .await;
-    bed.events_say("loop", "InvalidAnnotation: epilogue.dev/backoff-base").await;
+    bed.events_say("loop", "PendingTimeout").await;
     tokio::time::sleep(std::time::Duration::from_secs(20)).await;
     let pods = bed.pods("loop").await.len();
     assert!((50..=100).contains(&pods), "{pods} pods in 20 s");
