@@ -92,8 +92,7 @@ impl Metrics {
                 "The number of Jobs managed by an external controller",
                 &["controller_name"],
             )?,
-            // Counts pods that become terminal with the finalizer, and pods that leave this state.
-            // ([M7])
+            // Counts pods that begin or cease to be terminal with the finalizer. ([M7])
             tracked_terminal: counter(
                 "terminated_pods_tracking_finalizer_total",
                 "The number of terminated pods (phase=Failed|Succeeded) that have the finalizer \
@@ -118,10 +117,7 @@ impl Metrics {
                 "The number of syncs skipped because a watch was behind our own writes",
                 &["group", "resource"],
             )?,
-            panics: one(
-                "epilogue_sync_panics_total",
-                "Syncs and checks that panicked; each is repeated with backoff",
-            )?,
+            panics: one("epilogue_sync_panics_total", "Syncs and checks that panicked")?,
             plans: plans(registry)?,
             template_reads: one(
                 "epilogue_job_template_reads_total",

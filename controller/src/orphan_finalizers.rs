@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refused_removal_is_told_on_the_pod_whose_job_is_gone() {
+    async fn a_refused_removal_is_reported_on_the_pod_whose_job_is_gone() {
         let status = |code: u16, reason: &str, message: &str| {
             (
                 code,

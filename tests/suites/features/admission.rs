@@ -1,5 +1,5 @@
 //! Tests that the admission of others stops no Job: what it adds to the controller's writes passes,
-//! and what it refuses is told.
+//! and what it refuses is reported.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -157,7 +157,7 @@ async fn holds_pods(bed: &Bed) -> [Value; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_release_is_told_and_goes_on_once_it_is_allowed() {
+async fn a_refused_release_is_reported_and_goes_on_once_it_is_allowed() {
     const WORDS: &str = "allowPrivilegeEscalation must be false";
     let bed = bed(&["--default-job-api-backoff=200ms", "--max-job-api-backoff=1s"]).await;
     // The API server takes a moment to apply a new policy: the first Jobs may be released before.
@@ -167,12 +167,16 @@ async fn a_refused_release_is_told_and_goes_on_once_it_is_allowed() {
         let name = format!("audited-{number}");
         bed.create(job(&name)).await;
         let seen = async || {
-            let told = bed.events(&name).await.iter().any(|it| it.starts_with("FailedRelease: "));
-            (told, bed.state(&name).await.is_finished())
+            let reported =
+                bed.events(&name).await.iter().any(|it| it.starts_with("FailedRelease: "));
+            (reported, bed.state(&name).await.is_finished())
         };
-        let (told, _) =
-            eventually("it is told, or ends", SOON, seen, |(told, ended)| *told || *ended).await;
-        if told {
+        let (reported, _) =
+            eventually("it is reported, or ends", SOON, seen, |(reported, ended)| {
+                *reported || *ended
+            })
+            .await;
+        if reported {
             held = Some(name);
             break;
         }

@@ -13,11 +13,11 @@ use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use super::body;
 use super::facts::Facts;
 use super::input::{MemoryUpdate, WrittenPod};
-use super::pods::Purpose;
+use super::pods::{PodStage, Purpose};
 use super::status_plan::PodOutcomes;
 use super::steps::{Answer, Claim, ClaimKind, EventDraft, MetricEvent, SideEffect};
 use crate::event_series::FAILED_RELEASE;
-use crate::view::{Pod, Uid};
+use crate::view::{Pod, Uid, Version};
 
 /// The longest list of names in one event, so that the message stays within the API's 1,024 bytes.
 const NAMES_BYTES_MAX: usize = 900;
@@ -179,10 +179,11 @@ pub(super) fn deleted(
 pub fn refused_release<'a>(
     failures: impl IntoIterator<Item = (&'a Pod, &'a Failure)>,
 ) -> Option<EventDraft> {
-    let untold = [FailureKind::Conflict, FailureKind::Unknown];
-    let mut told = failures.into_iter().filter(|(_, failure)| !untold.contains(&failure.kind));
-    let (pod, failure) = told.next()?;
-    let more = told.count();
+    let unreported = [FailureKind::Conflict, FailureKind::Unknown];
+    let mut reported =
+        failures.into_iter().filter(|(_, failure)| !unreported.contains(&failure.kind));
+    let (pod, failure) = reported.next()?;
+    let more = reported.count();
     let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
     let message = format!(
         "Error removing finalizer {TRACKING_FINALIZER} from pod {}: {}{more}",
@@ -197,10 +198,19 @@ pub(super) fn refused_claim(claim: &Claim, failure: &Failure) -> Option<EventDra
     if claim.kind == ClaimKind::Disown {
         return refused_release([(pod, failure)]);
     }
-    let untold = [FailureKind::Conflict, FailureKind::Unknown, FailureKind::NotFound];
+    let unreported = [FailureKind::Conflict, FailureKind::Unknown, FailureKind::NotFound];
     let message = format!("Error adopting pod {}: {}", pod.name, failure.message);
-    let is_told = !untold.contains(&failure.kind);
-    is_told.then(|| EventDraft::warning("FailedAdoption", message))
+    let is_reported = !unreported.contains(&failure.kind);
+    is_reported.then(|| EventDraft::warning("FailedAdoption", message))
+}
+
+/// A pod that is deleted next has the version that our claim, which named the one before, made.
+pub(super) fn written_to(pods: &mut PodStage, claimed: &Pod, version: Version) {
+    if let PodStage::Delete { victims, .. } = pods {
+        for victim in victims.iter_mut().filter(|victim| victim.uid == claimed.uid) {
+            Arc::make_mut(victim).version = version;
+        }
+    }
 }
 
 fn forget_deletions(purpose: Purpose, kept: Vec<Uid>, not_found: Vec<Uid>) -> Vec<MemoryUpdate> {

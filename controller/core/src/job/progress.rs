@@ -19,7 +19,7 @@ use super::steps::{
 };
 use super::verdict::{End, Verdict};
 use super::{pod_stage, status_plan, tracking};
-use crate::view::{Job, Pod, Version};
+use crate::view::Job;
 
 /// A sync in progress.
 #[derive(Clone, Debug)]
@@ -225,7 +225,7 @@ impl Progress {
         for (claim, outcome) in claims.iter().zip(outcomes) {
             match outcome {
                 Ok(pod) => {
-                    written_to(pods, &claim.pod, pod.version);
+                    pod_stage::written_to(pods, &claim.pod, pod.version);
                     let version = MemoryUpdate::PodWritten(pod.version);
                     self.side_effects.push(SideEffect::Remember(version));
                     if claim.kind != ClaimKind::Disown {
@@ -389,8 +389,8 @@ impl Progress {
         if !kept.is_empty() {
             self.remember(MemoryUpdate::FinalizerKept(kept));
         }
-        let told = failures.iter().map(|(pod, failure)| (*pod, failure));
-        self.side_effects.extend(pod_stage::refused_release(told).map(SideEffect::Event));
+        let reported = failures.iter().map(|(pod, failure)| (*pod, failure));
+        self.side_effects.extend(pod_stage::refused_release(reported).map(SideEffect::Event));
         let first = failures.into_iter().next().map(|(_, failure)| failure);
         let write = plan.settle.after(&self.job.status, &released, first.is_none());
         let steps = write.map(Step::WriteStatus).into_iter().collect();
@@ -481,15 +481,6 @@ fn pod(outcome: Outcome<Answer>) -> Outcome<WrittenPod> {
 
 fn misplaced(answer: &Answer) -> Failure {
     Failure::new(FailureKind::Other, format!("answer {answer:?} belongs to another call"))
-}
-
-/// A pod that is deleted next has the version that our claim, which named the one before, made.
-fn written_to(pods: &mut PodStage, claimed: &Pod, version: Version) {
-    if let PodStage::Delete { victims, .. } = pods {
-        for victim in victims.iter_mut().filter(|victim| victim.uid == claimed.uid) {
-            Arc::make_mut(victim).version = version;
-        }
-    }
 }
 
 /// Whether a failed claim does not end the sync.

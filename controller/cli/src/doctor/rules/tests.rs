@@ -283,7 +283,7 @@ fn a_finalizer_that_no_controller_takes_off_comes_with_the_command() {
 }
 
 #[test]
-fn a_finalizer_that_admission_holds_is_told() {
+fn a_finalizer_that_admission_holds_is_reported() {
     let uncounted = |uid: &str, second: i64| {
         let lists = json!({"succeeded": [uid]});
         job("j", json!({"status": {"startTime": at(second), "uncountedTerminatedPods": lists}}))

@@ -119,8 +119,8 @@ fn adoption_needs_a_job_that_lives() {
 }
 
 #[test]
-fn a_refused_adoption_is_told() {
-    let told = |kind: FailureKind| {
+fn a_refused_adoption_is_reported() {
+    let reported = |kind: FailureKind| {
         let refused = || Failure::new(kind, "denied request: not this pod");
         let claim = |step: &Step, _| matches!(step, Step::Claim(_)).then(refused);
         let events = sync_with(&mut adopting(), &claim).events();
@@ -128,10 +128,10 @@ fn a_refused_adoption_is_told() {
         events.iter().filter(of_adoption).filter(|it| it.contains("not this pod")).count()
     };
     for kind in [FailureKind::Forbidden, FailureKind::Invalid, FailureKind::ServerError] {
-        assert_eq!(told(kind), 1, "{kind:?}");
+        assert_eq!(reported(kind), 1, "{kind:?}");
     }
     for kind in [FailureKind::Conflict, FailureKind::NotFound, FailureKind::Unknown] {
-        assert_eq!(told(kind), 0, "{kind:?}");
+        assert_eq!(reported(kind), 0, "{kind:?}");
     }
 }
 

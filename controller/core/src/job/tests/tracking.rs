@@ -88,7 +88,7 @@ fn a_write_that_fails_stops_everything_behind_it() {
 
 /// The API's words on a refused release are an event, once for all pods of a sync.
 #[test]
-fn a_refused_finalizer_patch_is_told() {
+fn a_refused_finalizer_patch_is_reported() {
     use epilogue_common::outcome::{Failure, FailureKind};
     let effects = |kind: FailureKind| {
         let (job, pods) = half_counted();
@@ -98,14 +98,15 @@ fn a_refused_finalizer_patch_is_told() {
         sync_with(&mut api, &refused).events()
     };
     for kind in [FailureKind::Forbidden, FailureKind::Invalid, FailureKind::ServerError] {
-        let told: Vec<String> = effects(kind);
-        let told: Vec<&String> = told.iter().filter(|it| it.contains("FailedRelease")).collect();
-        let [event] = told[..] else { panic!("{kind:?}: {told:?}") };
+        let reported: Vec<String> = effects(kind);
+        let reported: Vec<&String> =
+            reported.iter().filter(|it| it.contains("FailedRelease")).collect();
+        let [event] = reported[..] else { panic!("{kind:?}: {reported:?}") };
         assert!(event.contains("admission webhook denied the request: no"), "{event}");
     }
     for kind in [FailureKind::Conflict, FailureKind::NotFound, FailureKind::Unknown] {
-        let told = effects(kind);
-        assert!(!told.iter().any(|it| it.contains("FailedRelease")), "{kind:?}: {told:?}");
+        let reported = effects(kind);
+        assert!(!reported.iter().any(|it| it.contains("FailedRelease")), "{kind:?}: {reported:?}");
     }
 }
 
