@@ -188,7 +188,7 @@ async fn a_refused_release_is_reported_and_goes_on_once_it_is_allowed() {
     assert!(explanation.contains(WORDS), "{explanation}");
     assert!(explanation.contains("[finalizer-not-removed]"), "{explanation}");
     assert!(!bed.state(&held).await.is_finished());
-    // Nobody reads the events of a Job that is gone.
+    // The events of a Job that is gone are not read.
     bed.create(job("gone")).await;
     bed.events_say("gone", "FailedRelease: ").await;
     let pods = bed.pods("gone").await;
