@@ -232,7 +232,8 @@ async fn what_else_a_status_patch_reaches_stays() {
     };
     let refusals = vec![
         invalid("a label", metadata(json!({"labels": {"app": "b"}})), "change app"),
-        invalid("no labels", metadata(json!({"labels": null})), "change app"),
+        // The order of the names is the server's.
+        invalid("no labels", metadata(json!({"labels": null})), "labels: an agent may not change"),
         invalid(
             "another index",
             metadata(json!({"labels": {"batch.kubernetes.io/job-completion-index": "1"}})),
