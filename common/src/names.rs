@@ -94,14 +94,17 @@ pub mod job_option {
     /// A deleted pod is failed this long after its grace period, without proof that it does not
     /// run. On a Job of any controller, or on a namespace for all its Jobs.
     pub const FORCE_FAIL_AFTER: &str = "epilogue.dev/force-fail-after";
+    /// Pod GC deletes the older finished and counted pods of the running Job beyond this many.
+    pub const FINISHED_PODS_KEPT: &str = "epilogue.dev/finished-pods-kept";
     /// All of them.
-    pub const ALL: [&str; 6] = [
+    pub const ALL: [&str; 7] = [
         DISRUPTION_LIMIT,
         BACKOFF_BASE,
         BACKOFF_MAX,
         PENDING_TIMEOUT,
         AVOID_FAILED_NODES,
         FORCE_FAIL_AFTER,
+        FINISHED_PODS_KEPT,
     ];
 }
 

@@ -1,5 +1,7 @@
 //! Tests the options that a Job sets by annotation, on the real API.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use lab::bed::{JobBuilder, SOON, job};
 use serde_json::{Value, json};
 
@@ -116,5 +118,37 @@ async fn a_replacement_prefers_other_nodes_than_that_of_the_disruption() {
         [0]["preference"]["matchFields"][0];
     assert_eq!(preferred["operator"], "NotIn");
     assert_eq!(preferred["values"], json!([first["nodeName"]]));
+    bed.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_job_keeps_as_many_finished_pods_as_it_asks_for() {
+    let bed = bed(&[]).await;
+    let kept = json!({"epilogue.dev/finished-pods-kept": "3"});
+    let many = with("many", kept).indexed(40).spec("parallelism", 5);
+    bed.create(many.script("succeed after=500ms")).await;
+    // The index of each pod that was seen, and the most pods that were there at once.
+    let (mut seen, mut most) = (BTreeMap::new(), 0);
+    let state = loop {
+        let pods = bed.pods("many").await;
+        most = most.max(pods.len());
+        seen.extend(pods.into_iter().filter_map(|pod| {
+            let index =
+                pod.metadata.annotations?.remove("batch.kubernetes.io/job-completion-index");
+            Some((pod.metadata.uid?, index?))
+        }));
+        let state = bed.state("many").await;
+        if state.is_finished() {
+            break state;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    };
+    assert_eq!((state.succeeded, state.failed), (40, 0));
+    assert_eq!(state.completed_indexes, "0-39");
+    let indexes: BTreeSet<&String> = seen.values().collect();
+    assert_eq!((indexes.len(), seen.len()), (40, 40), "no index ran twice: {seen:?}");
+    assert!(most < 30, "{most} pods at once");
+    assert!(bed.pods("many").await.len() >= 3, "the newest stay");
+    assert!(!bed.log().contains("sync failed"), "{}", bed.log());
     bed.stop().await;
 }

@@ -152,6 +152,7 @@ async fn annotations_that_could_not_be_acted_on_are_refused() {
         ),
         (json!({"epilogue.dev/disruption-limit": "1"}), "add a rule with action Ignore"),
         (json!({"epilogue.dev/avoid-failed-nodes": "yes"}), "must be true or false"),
+        (json!({"epilogue.dev/finished-pods-kept": "-1"}), "must be a number from 0 to"),
     ];
     for (annotations, words) in refused {
         let refusal = answer(with(annotations)).await.unwrap_or_default();

@@ -42,6 +42,7 @@ pub use pod_stage::refused_release;
 pub(crate) use pod_template::generate_name;
 pub(crate) use pod_template::has_labels;
 pub use pod_template::pod_body;
+pub(crate) use pods::NODES_AVOIDED_MAX;
 pub use pods::{PodStage, Purpose};
 pub use policies::FailureAction;
 pub use progress::Progress;

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use epilogue_common::names::job_condition::DISRUPTIONS_IGNORED;
 use epilogue_common::names::job_option::{
-    AVOID_FAILED_NODES, BACKOFF_BASE, BACKOFF_MAX, DISRUPTION_LIMIT, PENDING_TIMEOUT,
+    AVOID_FAILED_NODES, BACKOFF_BASE, BACKOFF_MAX, DISRUPTION_LIMIT, FINISHED_PODS_KEPT,
+    PENDING_TIMEOUT,
 };
 use jiff::SignedDuration;
 
@@ -33,6 +34,8 @@ pub struct Options {
     pub pending_timeout: Option<SignedDuration>,
     /// `epilogue.dev/avoid-failed-nodes`: prefer other nodes than those of disrupted pods.
     pub avoid_failed_nodes: bool,
+    /// `epilogue.dev/finished-pods-kept`: pod GC deletes older finished and counted pods.
+    pub finished_pods_kept: Option<u32>,
     /// Values that could not be read, or are too short, for people.
     pub problems: Vec<String>,
 }
@@ -55,6 +58,7 @@ impl Options {
             backoff_max: reader.duration(BACKOFF_MAX, backoff_min),
             pending_timeout: reader.duration(PENDING_TIMEOUT, PENDING_TIMEOUT_MIN),
             avoid_failed_nodes: reader.flag(AVOID_FAILED_NODES),
+            finished_pods_kept: reader.number(FINISHED_PODS_KEPT),
             problems: reader.problems,
         };
         if let (Some(base), Some(max)) = (options.backoff_base, options.backoff_max)

@@ -18,7 +18,7 @@ use super::{IndexSet, backoff};
 use crate::view::{ContainerKind, Job, Phase, Pod, Uid};
 
 /// The most nodes to avoid: each one costs the scheduler more work for the pod.
-const NODES_AVOIDED_MAX: usize = 5;
+pub(crate) const NODES_AVOIDED_MAX: usize = 5;
 
 /// What a sync does to pods.
 #[derive(Clone, Debug, PartialEq)]

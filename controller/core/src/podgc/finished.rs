@@ -1,5 +1,5 @@
 //! Finds excess finished pods: beyond a number in the cluster, beyond a number of one owner, or
-//! kept for long enough.
+//! kept for long enough. What a Job asks for is in `kept.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -11,7 +11,7 @@ use super::settings::{KeptFor, Settings};
 use crate::view::{Phase, Pod, Uid};
 
 /// The most pods that one search names; the rest follows.
-const NAMED_MAX: usize = 500;
+pub(super) const NAMED_MAX: usize = 500;
 /// The reason of pods that the kubelet evicted.
 const EVICTED: &str = "Evicted";
 
@@ -22,6 +22,8 @@ pub enum Excess {
     Cluster(usize),
     /// More pods of its owner than this have failed.
     Owner(usize),
+    /// More pods of its Job than it keeps have finished and are counted.
+    Kept(usize),
     /// It was kept for this long, the limit for its reason or phase.
     Age(SignedDuration),
 }
@@ -31,6 +33,7 @@ impl fmt::Display for Excess {
         match self {
             Self::Cluster(max) => write!(formatter, "more than {max} pods have finished"),
             Self::Owner(max) => write!(formatter, "more than {max} pods of its owner have failed"),
+            Self::Kept(max) => write!(formatter, "its Job keeps {max} finished pods"),
             Self::Age(age) => write!(formatter, "finished more than {}s ago", age.as_secs()),
         }
     }

@@ -9,6 +9,7 @@ mod check;
 mod disruption;
 mod evidence;
 pub(crate) mod finished;
+pub(crate) mod kept;
 pub(crate) mod missing_node;
 pub(crate) mod namespace;
 mod node;

@@ -5,6 +5,7 @@ mod ending;
 mod finished;
 mod golden;
 mod hanging;
+mod kept;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -10,10 +10,12 @@ use epilogue_common::watch_event::WatchEvent;
 use jiff::{SignedDuration, Timestamp};
 
 use super::jobs::Jobs;
+use super::kept_pods::{is_left, kept_rule};
 use super::pods::Pods;
 use super::relist::Relist;
 use crate::podgc::case::Case;
 use crate::podgc::finished::Finished;
+use crate::podgc::kept::Kept;
 use crate::podgc::missing_node::{MissingNode, NodeState};
 use crate::podgc::namespace::force_fail_after;
 use crate::podgc::observed::Observed;
@@ -33,7 +35,7 @@ const EXCESS_DELAY: Duration = Duration::from_secs(1);
 /// exactly.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Gc {
-    settings: Settings,
+    pub(super) settings: Settings,
     by_node: BTreeMap<Arc<str>, BTreeSet<Uid>>,
     nodes: BTreeMap<Arc<str>, NodeRecord>,
     node_list: Relist<Arc<str>>,
@@ -45,7 +47,8 @@ pub(super) struct Gc {
     namespace_list: Relist<Arc<str>>,
     histories: HashMap<Uid, History>,
     finished: Finished,
-    excess: HashMap<Uid, Excess>,
+    pub(super) kept: Kept,
+    pub(super) excess: HashMap<Uid, Excess>,
     /// What was reported, where pod GC only observes.
     observed: Option<Observed>,
 }
@@ -86,8 +89,11 @@ impl Gc {
         now: Timestamp,
     ) -> Vec<Wake> {
         let mut wakes = Vec::new();
-        if self.settings.mode != Mode::Off && self.finished.show(pod, &self.settings) {
-            wakes.push(excess_wake());
+        if self.settings.mode != Mode::Off {
+            let is_crowded = self.finished.show(pod, &self.settings);
+            if self.kept.show(pod, kept_rule(pod, jobs)) || is_crowded {
+                wakes.push(excess_wake());
+            }
         }
         if let Some(old) = old.filter(|old| old.node != pod.node) {
             self.unbind(old);
@@ -111,6 +117,7 @@ impl Gc {
     /// The latest version of a pod cannot be read: a verdict must not rest on an outdated one.
     pub(super) fn pod_unreadable(&mut self, pod: &Pod) {
         self.finished.remove(&pod.uid);
+        self.kept.remove(&pod.uid);
         self.excess.remove(&pod.uid);
         self.histories.remove(&pod.uid);
         self.unbind(pod);
@@ -276,7 +283,8 @@ impl Gc {
 
     /// The checks of finished pods in excess.
     pub(super) fn check_excess(&mut self, pods: &Pods) -> Vec<Wake> {
-        let named = self.finished.excess(&self.settings, &self.excess);
+        let mut named = self.kept.excess(&self.excess);
+        named.extend(self.finished.excess(&self.settings, &self.excess));
         let mut wakes = Vec::new();
         for (uid, excess) in named {
             // A pod that was named before is already queued.
@@ -286,7 +294,7 @@ impl Gc {
                 wakes.push(Wake::now(item, Priority::Tidying));
             }
         }
-        if !wakes.is_empty() {
+        if !wakes.is_empty() || self.kept.is_crowded() {
             wakes.push(excess_wake());
         }
         wakes
@@ -327,6 +335,7 @@ impl Gc {
     /// A pod's deletion was accepted. `pod` is what is known of it.
     pub(super) fn pod_deleted(&mut self, uid: &Uid, pod: Option<&Arc<Pod>>) {
         self.finished.remove(uid);
+        self.kept.remove(uid);
         self.excess.remove(uid);
         if let Some(pod) = pod {
             let history = self.histories.entry(uid.clone()).or_default();
@@ -359,7 +368,7 @@ impl Gc {
             missing_node: name.and_then(|name| self.missing_nodes.get(name)),
             deleted_in: history.and_then(|it| it.deleted_in.as_ref()),
             marked_at: history.and_then(|it| it.marked_at),
-            excess: self.excess.get(&pod.uid),
+            excess: self.excess.get(&pod.uid).filter(|excess| is_left(excess, pod, jobs)),
             policy: self.policy(pod, jobs).as_ref(),
             settings: &self.settings,
             now,
@@ -473,6 +482,6 @@ impl Gc {
     }
 }
 
-fn excess_wake() -> Wake {
+pub(super) fn excess_wake() -> Wake {
     Wake { item: Item::Excess, priority: Priority::Tidying, after: EXCESS_DELAY }
 }

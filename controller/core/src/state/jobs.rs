@@ -88,6 +88,16 @@ impl Jobs {
         self.unreadable.contains(key)
     }
 
+    /// Whether the Job is ours, as far as is known.
+    pub(super) fn is_ours(&self, job: &Job) -> bool {
+        self.templates.is_ours(job)
+    }
+
+    /// Whether a pod is remembered that no count has, although it has no finalizer.
+    pub(super) fn is_uncounted(&self, job: &Uid, pod: &Uid) -> bool {
+        self.memories.get(job).is_some_and(|memory| memory.uncounted_pods.contains(pod))
+    }
+
     pub(super) fn memory(&self, job: &Uid) -> Memory {
         self.memories.get(job).cloned().unwrap_or_default()
     }

@@ -7,6 +7,7 @@
 mod event;
 mod gc;
 mod jobs;
+mod kept_pods;
 mod late;
 mod pods;
 mod relist;
@@ -87,7 +88,10 @@ impl ClusterState {
         let (kind, sign) = (event.kind(), event.sign());
         let versions = match event {
             Event::Job(event) => {
+                let old = self.job_before(&event);
                 let jobs = self.jobs.handle(event, &self.pods, now, &mut reaction);
+                let checks = old.and_then(|old| self.job_shown(&old));
+                reaction.entries.extend(checks);
                 Versions { jobs, ..Versions::default() }
             }
             Event::Pod(event) => {

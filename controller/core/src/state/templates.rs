@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use epilogue_common::names::MANAGED_BY;
 
-use crate::job::has_labels;
+use crate::job::{self, has_labels};
 use crate::view::{Job, Source};
 
 /// How much the Jobs of one namespace keep, in bytes. A tenant can store 1.3 MB in each Job, and
@@ -40,6 +40,11 @@ impl Templates {
     /// Nothing is kept, by the same settings.
     pub(super) fn emptied(&self) -> Self {
         Self { manages_all: self.manages_all, ..Self::default() }
+    }
+
+    /// Whether the Job is ours, as far as is known.
+    pub(super) fn is_ours(&self, job: &Job) -> bool {
+        job::is_ours(job, self.manages_all == Some(true))
     }
 
     /// Whether another controller runs the Job.

@@ -75,6 +75,7 @@ pub const JOB: &[&str] = &[
     "metadata.annotations.epilogue.dev/backoff-base",
     "metadata.annotations.epilogue.dev/backoff-max",
     "metadata.annotations.epilogue.dev/disruption-limit",
+    "metadata.annotations.epilogue.dev/finished-pods-kept",
     "metadata.annotations.epilogue.dev/force-fail-after",
     "metadata.annotations.epilogue.dev/pending-timeout",
     "spec.parallelism",

@@ -225,7 +225,7 @@ impl World {
             accepts: pod.is_some_and(|pod| self.accepts_double_run(pod)),
             runs: self.running.contains(&write.uid),
             is_well: node.is_some_and(|node| self.nodes[node].is_well(self.agenda.now())),
-            tidies: self.behaviour.tidies(),
+            tidies: self.behaviour.tidies() || pod.is_some_and(|pod| self.is_spare(pod)),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use controller_core::podgc::OUT_OF_SERVICE_TAINT;
 use controller_core::view::{Pod, Uid};
-use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
+use epilogue_common::names::job_option::{FINISHED_PODS_KEPT, FORCE_FAIL_AFTER};
 use serde_json::{Value, json};
 
 use super::agenda::Moment;
@@ -355,6 +355,12 @@ impl World {
             Some(after) => after != "0s",
             None => self.api.namespace_accepted,
         }
+    }
+
+    /// Whether a pod is counted and its Job keeps only a number of such pods.
+    pub(super) fn is_spare(&self, pod: &Pod) -> bool {
+        let job = pod.owner.as_ref().and_then(|owner| self.api.job(&owner.uid));
+        !pod.tracked && job.is_some_and(|job| job.annotations.contains_key(FINISHED_PODS_KEPT))
     }
 
     /// Whether a person has stated that the machine is off.

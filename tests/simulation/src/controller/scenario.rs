@@ -7,7 +7,7 @@ use controller_core::job::Settings;
 use controller_core::podgc;
 use controller_core::view::{Job, JobKey, WireJob};
 use epilogue_common::names::MANAGED_BY;
-use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
+use epilogue_common::names::job_option::{FINISHED_PODS_KEPT, FORCE_FAIL_AFTER};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
@@ -82,7 +82,7 @@ impl Behaviour {
         }
     }
 
-    /// Whether pod GC deletes finished pods in excess.
+    /// Whether pod GC deletes finished pods in excess of its own limits.
     pub(super) fn tidies(&self) -> bool {
         let limits = |it: &podgc::Settings| it.finished_max.or(it.failed_per_owner_max).is_some();
         self.pod_gc.as_ref().is_some_and(limits)
@@ -200,6 +200,10 @@ fn job_fields(random: &mut Random, key: &JobKey) -> Value {
     let mut metadata = json!({"namespace": &*key.namespace, "name": &*key.name});
     if random.percent(10) {
         metadata["annotations"][FORCE_FAIL_AFTER] = (*random.pick(&["0s", "45s"])).into();
+    }
+    // A third of the Jobs, without a throw of the dice, so that each seed keeps its Jobs.
+    if (parallelism + completions.unwrap_or(0)) % 3 == 0 {
+        metadata["annotations"][FINISHED_PODS_KEPT] = (parallelism % 4).to_string().into();
     }
     json!({"metadata": metadata, "spec": spec})
 }

@@ -451,14 +451,15 @@ fn the_small_kinds_are_kept_as_they_are_read() {
 #[test]
 fn the_annotations_that_programs_read_are_kept() {
     use job_option::{
-        AVOID_FAILED_NODES, BACKOFF_BASE, BACKOFF_MAX, DISRUPTION_LIMIT, FORCE_FAIL_AFTER,
-        PENDING_TIMEOUT,
+        AVOID_FAILED_NODES, BACKOFF_BASE, BACKOFF_MAX, DISRUPTION_LIMIT, FINISHED_PODS_KEPT,
+        FORCE_FAIL_AFTER, PENDING_TIMEOUT,
     };
     let of_jobs = [
         AVOID_FAILED_NODES,
         BACKOFF_BASE,
         BACKOFF_MAX,
         DISRUPTION_LIMIT,
+        FINISHED_PODS_KEPT,
         FORCE_FAIL_AFTER,
         PENDING_TIMEOUT,
     ];

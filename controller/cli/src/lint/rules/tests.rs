@@ -444,6 +444,7 @@ fn annotations_are_known_and_readable() {
         ("backoff-base", json!("0s"), Code::AnnotationInvalid, "give at least 1s"),
         ("pending-timeout", json!("1ms"), Code::AnnotationInvalid, "give at least 1s"),
         ("avoid-failed-nodes", json!("yes"), Code::AnnotationInvalid, "give true or false"),
+        ("finished-pods-kept", json!("all"), Code::AnnotationInvalid, "give a number from 0"),
         ("force-fail-after", json!("soon"), Code::AnnotationInvalid, "give a duration"),
     ];
     for (name, value, code, remedy) in table {

@@ -141,6 +141,7 @@ fn the_options_of_each_former_version_are_read() {
             backoff_max: Some(SignedDuration::from_mins(10)),
             pending_timeout: Some(SignedDuration::from_secs(30)),
             avoid_failed_nodes: true,
+            finished_pods_kept: Some(5),
             problems: Vec::new(),
         };
         assert_eq!(Options::of(&job.annotations, SignedDuration::ZERO), expected);
