@@ -5,11 +5,12 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use controller_core::job::{
-    Answer, LiveJob, PodDraft, Step, WrittenPod, claim_patch, delete_options, fail_pending_patch,
-    mark_rejected_patch, pod_body, remove_finalizer_patch, status_body, strip_patch,
+    Answer, Body, LiveJob, PodDraft, Step, WrittenPod, claim_patch, delete_options,
+    fail_pending_patch, mark_rejected_patch, pod_body, remove_finalizer_patch, status_body,
+    strip_patch, whole_status_body,
 };
 use controller_core::podgc::{self, Call, PodWrite};
-use controller_core::view::{Job, JobKey, Pod, Reply, Version, WireJob};
+use controller_core::view::{Job, JobKey, Pod, Reply, Version, WholeJob, WireJob};
 use epilogue_common::names::media_type::JSON;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::api_error::classify;
@@ -19,7 +20,6 @@ use epilogue_runtime::reply;
 use epilogue_runtime::watch::Read;
 use futures::{StreamExt as _, stream};
 use http::{Method, Request, header};
-use k8s_openapi::api::batch::v1::JobStatus;
 use kube::Client;
 use serde_json::Value;
 
@@ -50,6 +50,8 @@ const JOB: Read<Job> = Read {
     json: |text| WireJob::read(text)?.view(),
     protobuf: Some(|message| Job::decode(message).map(|(job, _)| job)),
 };
+/// The Job in the reply to a read, with its spec.
+const WHOLE_JOB: Read<WholeJob> = Read { json: WholeJob::read, protobuf: Some(WholeJob::decode) };
 /// The Node in the reply to a read.
 const NODE: Read<Value> = Read { json: |text| serde_json::from_str(text), protobuf: None };
 /// A reply that says no more than that the call succeeded.
@@ -119,7 +121,14 @@ impl Executor {
                 let patch = mark_rejected_patch(pod, self.clock.now());
                 self.patch_pod_status(pod, &patch).await.map(Answer::Pod)
             }
-            Step::WriteStatus(status) => self.write_status(job, status).await.map(Answer::Job),
+            Step::WriteStatus(status) => {
+                self.write_status(job, || status_body(job, status)).await.map(Answer::Job)
+            }
+            Step::WriteWholeStatus(status) => {
+                let whole = self.get(&job_path(&job.key, ""), &WHOLE_JOB).await?;
+                self.is_planned(job, &whole.job)?;
+                self.write_status(job, || whole_status_body(&whole, status)).await.map(Answer::Job)
+            }
         }
     }
 
@@ -170,9 +179,15 @@ impl Executor {
     /// plan is for this one.
     pub(crate) async fn whole_job(&self, job: &Job) -> Outcome<Arc<Job>> {
         let live = self.get(&job_path(&job.key, ""), &JOB).await?;
+        self.is_planned(job, &live)?;
+        Ok(Arc::new(live))
+    }
+
+    /// A failure if a Job as it was read is not the one of the plan.
+    fn is_planned(&self, job: &Job, live: &Job) -> Outcome<()> {
         self.dispatch.job_answered(job.version, live.version);
         if live.uid == job.uid && live.version == job.version {
-            return Ok(Arc::new(live));
+            return Ok(());
         }
         let (key, read, planned) = (&job.key, live.version, job.version);
         let message = format!("Job {key} was read at version {read}, the plan is for {planned}");
@@ -252,10 +267,14 @@ impl Executor {
 
     /// A status that is new is newer than all that is known. The API takes it only from whoever
     /// names the Job's version, which stays if nothing is new.
-    async fn write_status(&self, job: &Job, status: &JobStatus) -> Outcome<Arc<Job>> {
+    async fn write_status(
+        &self,
+        job: &Job,
+        body: impl FnOnce() -> Result<Body, serde_json::Error>,
+    ) -> Outcome<Arc<Job>> {
         let path = job_path(&job.key, "/status");
         let _permit = self.calls.acquire(&job.key.namespace).await;
-        let body = status_body(job, status).map_err(|error| unwritable(&error))?;
+        let body = body().map_err(|error| unwritable(&error))?;
         let (content, newest) = (body.content_type(), Version(self.dispatch.newest_job.get()));
         let written = self.send(Method::PUT, &path, content, body.into_bytes(), &JOB).await?;
         let floor = if written.version == job.version { job.version } else { newest };

@@ -202,3 +202,46 @@ async fn a_refused_release_is_reported_and_goes_on_once_it_is_allowed() {
     bed.no_pod_has_the_finalizer("gone", SOON).await;
     bed.stop().await;
 }
+
+/// Mutating admission sees a status as it is sent, before the API server gives it the spec.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_on_the_status_may_read_the_spec() {
+    if Feature::MutatingPolicies.is_missing() {
+        return;
+    }
+    let bed = bed(&[]).await;
+    let added = format!(
+        "Object{{metadata: Object.metadata{{annotations: {{'{SEEN}': \
+         object.spec.template.spec.containers[0].image}}}}}}"
+    );
+    let rules = json!({
+        "reinvocationPolicy": "Never",
+        "mutations": [{
+            "patchType": "ApplyConfiguration", "applyConfiguration": {"expression": added},
+        }],
+    });
+    let objects = policy(&bed, "MutatingAdmissionPolicy", &json!(["jobs/status"]), &rules);
+    applied(&bed, &objects).await;
+    bed.create(job("asked").spec("managedBy", "example.com/x")).await;
+    let jobs = bed.api::<k8s_openapi::api::batch::v1::Job>();
+    let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+    let probe = Patch::Merge(json!({"status": {"ready": 0}}));
+    let adds = async || {
+        let job = jobs.patch_status("asked", &dry_run, &probe).await.expect("an answer");
+        job.metadata.annotations.is_some_and(|annotations| annotations.contains_key(SEEN))
+    };
+    eventually("the policy is in use", SOON, adds, |adds| *adds).await;
+    let mut bare = bed.job("asked").await;
+    bare.spec = None;
+    let refused = jobs.replace_status("asked", &PostParams::default(), &bare).await;
+    let refused = refused.expect_err("a status without the spec is refused").to_string();
+    assert!(refused.contains("spec"), "{refused}");
+    bed.create(job("reads").spec("completions", 2).script("succeed")).await;
+    let state = bed.finished("reads", SOON).await;
+    assert_eq!((state.succeeded, state.failed), (2, 0));
+    assert!(!bed.log().contains("sync failed"), "{}", bed.log());
+    let seen = bed.job("reads").await.metadata.annotations.expect("annotations");
+    assert!(seen.contains_key(SEEN), "{seen:?}");
+    removed(&bed, &objects).await;
+    bed.stop().await;
+}

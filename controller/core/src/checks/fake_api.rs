@@ -208,7 +208,9 @@ impl FakeApi {
                 self.check_version(&pod.uid, Some(pod.version))?;
                 self.change(&pod.uid, |pod, _| set_condition(pod, DISRUPTION_TARGET))
             }
-            Step::WriteStatus(status) => self.write_status(status).map(Answer::Job),
+            Step::WriteStatus(status) | Step::WriteWholeStatus(status) => {
+                self.write_status(status).map(Answer::Job)
+            }
         }
     }
 

@@ -15,7 +15,10 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::steps::{Claim, ClaimKind};
-use crate::view::{Job, Json, Pod, Source, Version, WirePod, status_message};
+use crate::view::{
+    Job, Json, Pod, RawSpec, Source, UnknownFields, Version, WholeJob, WirePod, status_message,
+    with_spec,
+};
 
 /// The body of a create call or of a status write.
 #[derive(Clone, Debug)]
@@ -179,28 +182,68 @@ struct StatusBody<'a> {
     api_version: &'static str,
     kind: &'static str,
     metadata: &'a Json,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spec: Option<&'a Json>,
     status: Map<String, Value>,
 }
 
 /// The body of a status write: metadata as read, the new status, and unknown status fields. The API
 /// takes the spec from what it has stored.
 pub fn status_body(job: &Job, status: &JobStatus) -> Result<Body, serde_json::Error> {
+    body_of(job, None, status)
+}
+
+/// The same with the spec as it came, for admission that reads it.
+pub fn whole_status_body(whole: &WholeJob, status: &JobStatus) -> Result<Body, serde_json::Error> {
+    body_of(&whole.job, Some(&whole.spec), status)
+}
+
+fn body_of(
+    job: &Job,
+    spec: Option<&RawSpec>,
+    status: &JobStatus,
+) -> Result<Body, serde_json::Error> {
     let (metadata, unknown) = match &job.source {
         Source::Json { metadata, status_unknown, .. } => (metadata, status_unknown),
         Source::Protobuf { metadata, status_unknown, .. } => {
-            let message = status_message(metadata, status_unknown, status);
+            let mut message = status_message(metadata, status_unknown, status);
+            if let Some(RawSpec::Protobuf(spec)) = spec {
+                message = with_spec(message, spec);
+            }
             return Ok(Body::protobuf("batch/v1", "Job", message));
         }
         Source::Unkept { .. } => {
             return Err(serde_json::Error::custom("the Job is not read as it is stored"));
         }
     };
-    let mut fields = unknown.clone();
-    if let Value::Object(known) = serde_json::to_value(status)? {
-        fields.extend(known);
-    }
-    let body = StatusBody { api_version: "batch/v1", kind: "Job", metadata, status: fields };
+    let spec = spec.and_then(|spec| match spec {
+        RawSpec::Json(spec) => Some(spec),
+        RawSpec::Protobuf(_) => None,
+    });
+    let status = status_fields(unknown, status)?;
+    let body = StatusBody { api_version: "batch/v1", kind: "Job", metadata, spec, status };
     serde_json::value::to_raw_value(&body).map(Body::Json)
+}
+
+/// The new status, with the unknown fields that the old one had.
+fn status_fields(
+    unknown: &UnknownFields<Map<String, Value>>,
+    status: &JobStatus,
+) -> Result<Map<String, Value>, serde_json::Error> {
+    let mut fields = unknown.status.clone();
+    let Value::Object(known) = serde_json::to_value(status)? else { return Ok(fields) };
+    fields.extend(known);
+    let conditions = fields.get_mut("conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
+        let text = |field: &str| condition.get(field).and_then(Value::as_str).unwrap_or_default();
+        if let Some(unknown) = unknown.of_condition(text("type"), text("status")) {
+            condition.extend(unknown.clone());
+        }
+    }
+    if let Some(Value::Object(uncounted)) = fields.get_mut("uncountedTerminatedPods") {
+        uncounted.extend(unknown.uncounted.clone());
+    }
+    Ok(fields)
 }
 
 /// Why the pod does not start, as its containers report it.

@@ -1,14 +1,16 @@
-//! The concurrent calls of one stage of a sync, and the second calls that follow on the same pods.
+//! The concurrent calls of one stage of a sync, and the second calls that follow on the same
+//! objects.
 
-use epilogue_common::outcome::Outcome;
+use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
+use super::input::WrittenPod;
 use super::steps::{Answer, Call, Step};
 
 /// The concurrent calls of a stage.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls {
     steps: std::iter::Enumerate<std::vec::IntoIter<Step>>,
-    /// Second calls on pods whose first one succeeded.
+    /// Second calls on pods whose first one succeeded, and on a Job whose first one was refused.
     follow_ups: Vec<Call>,
     outcomes: Vec<Option<Outcome<Answer>>>,
     /// How many steps have no answer yet.
@@ -35,8 +37,12 @@ impl Calls {
     /// Takes an outcome. The first answer of two calls on a pod stands, unless one of them failed.
     pub(super) fn done(&mut self, call: &Call, outcome: Outcome<Answer>) {
         let Some(stored) = self.outcomes.get_mut(call.slot) else { return };
-        let follow_up = outcome.as_ref().ok().and_then(|answer| call.step.then(answer));
-        if outcome.is_err() || stored.is_none() {
+        let follow_up = match &outcome {
+            Ok(answer) => call.step.then(answer),
+            Err(failure) => call.step.instead(failure),
+        };
+        let is_last = outcome.is_err() && follow_up.is_none();
+        if is_last || (outcome.is_ok() && stored.is_none()) {
             *stored = Some(outcome);
         }
         match follow_up {
@@ -49,4 +55,16 @@ impl Calls {
     pub(super) fn into_outcomes(self) -> Vec<Outcome<Answer>> {
         self.outcomes.into_iter().flatten().collect()
     }
+}
+
+/// The pod that a write returned.
+pub(super) fn pod(outcome: Outcome<Answer>) -> Outcome<WrittenPod> {
+    match outcome? {
+        Answer::Pod(pod) => Ok(pod),
+        answer => Err(misplaced(&answer)),
+    }
+}
+
+pub(super) fn misplaced(answer: &Answer) -> Failure {
+    Failure::new(FailureKind::Other, format!("answer {answer:?} belongs to another call"))
 }

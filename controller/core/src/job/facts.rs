@@ -31,6 +31,8 @@ pub struct Facts {
     pub backoff: BackoffRecord,
     /// Whether the watches showed all pods that we created or deleted.
     pub expectations_satisfied: bool,
+    /// Whether admission takes a status only with the spec.
+    pub status_needs_spec: bool,
     /// `--max-uncounted-pods`.
     pub pods_per_sync: usize,
     /// Since when the status lacks pods that we created.
@@ -65,6 +67,7 @@ impl Facts {
             disruptions: None,
             backoff: BackoffRecord::default(),
             expectations_satisfied: input.memory.expectations.satisfied(input.now, timeout),
+            status_needs_spec: input.memory.status_needs_spec,
             pods_per_sync: input.settings.max_uncounted_pods,
             counts_wait_since: None,
             counts_max: SignedDuration::ZERO,
@@ -93,6 +96,7 @@ impl Facts {
             succeeded,
             options,
             disruptions,
+            status_needs_spec: input.memory.status_needs_spec,
             pods_per_sync,
             counts_wait_since: input.memory.counts_wait_since,
             counts_max: input.counts_max,

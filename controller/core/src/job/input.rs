@@ -119,6 +119,8 @@ pub struct Memory {
     pub counts_wait_since: Option<Timestamp>,
     /// Failures since the last success. ([E4])
     pub backoff: Option<BackoffRecord>,
+    /// Whether admission takes a status only with the spec.
+    pub status_needs_spec: bool,
     /// Annotation problems that an event has reported.
     pub reported: Vec<String>,
     /// The newest versions that the API returned for our own writes. ([Z1])
@@ -184,6 +186,8 @@ pub enum MemoryUpdate {
     JobWritten(Version),
     /// The status lacks pods that we created, until a later write.
     CountsWait,
+    /// Admission refused a status, and took it with the spec.
+    StatusNeedsSpec,
     /// The failures that backoff waits for from now on.
     Backoff(BackoffRecord),
     /// The Job is finished in the API.
@@ -247,6 +251,7 @@ impl Memory {
                 self.counts_wait_since.get_or_insert(now);
             }
             MemoryUpdate::Backoff(record) => self.backoff = Some(record),
+            MemoryUpdate::StatusNeedsSpec => self.status_needs_spec = true,
             MemoryUpdate::Finished => self.finished = true,
             MemoryUpdate::Reported(problems) => self.reported = problems,
         }

@@ -29,7 +29,7 @@ pub use crate::index_set::IndexSet;
 pub use backoff::PerIndex;
 pub use body::{
     Body, claim_patch, delete_options, fail_pending_patch, mark_rejected_patch,
-    remove_finalizer_patch, status_body, strip_patch,
+    remove_finalizer_patch, status_body, strip_patch, whole_status_body,
 };
 pub use census::{Census, Uncounted, counts_as_failure, failure_action, has_valid_index};
 pub use facts::{Facts, Indexes};

@@ -7,9 +7,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+use k8s_openapi::api::batch::v1::JobStatus;
 
-use super::calls::Calls;
-use super::input::{BackoffRecord, MemoryUpdate, Settings, WrittenPod};
+use super::calls::{Calls, misplaced, pod};
+use super::input::{BackoffRecord, MemoryUpdate, Settings};
 use super::plan::{PodPlan, STALE_RETRY, SkipReason, earliest};
 use super::pod_stage::{PodResult, SlowStart};
 use super::pods::PodStage;
@@ -30,6 +31,8 @@ pub struct Progress {
     stage: Stage,
     calls: Calls,
     side_effects: Vec<SideEffect>,
+    /// Whether admission takes a status only with the spec.
+    repeats_spec: bool,
     /// Whether the API stored other counts than were written.
     altered: bool,
     /// The failure of the pod stage; a failure of claims or accounting hides it. ([S21])
@@ -74,6 +77,7 @@ impl Progress {
             stage,
             calls: Calls::new(steps),
             side_effects: Vec::new(),
+            repeats_spec: plan.facts.status_needs_spec,
             altered: false,
             pod_failure: None,
             complete: plan.skip != Some(SkipReason::Stale),
@@ -116,8 +120,12 @@ impl Progress {
 
     /// Takes the outcome of a call. The sync is over when none is unanswered and there is no next.
     pub fn done(&mut self, call: &Call, outcome: Outcome<Answer>) {
-        if let (Step::WriteStatus(status), Ok(Answer::Job(job))) = (&call.step, &outcome) {
+        if let (Some(status), Ok(Answer::Job(job))) = (call.step.status(), &outcome) {
             self.altered = !tracking::counts_are(status, &job.status);
+            if !self.repeats_spec && matches!(call.step, Step::WriteWholeStatus(_)) {
+                self.repeats_spec = true;
+                self.remember(MemoryUpdate::StatusNeedsSpec);
+            }
         }
         if let (Step::Strip(_), Ok(Answer::Pod(pod))) = (&call.step, &outcome) {
             self.remember(MemoryUpdate::PodWritten(pod.version));
@@ -336,7 +344,7 @@ impl Progress {
         if !completing.is_empty() {
             self.remember(MemoryUpdate::Completing(completing));
         }
-        let steps = plan.flush.take().map(Step::WriteStatus).into_iter().collect();
+        let steps = plan.flush.take().map(|status| self.write(status)).into_iter().collect();
         (Stage::Flush(plan), steps)
     }
 
@@ -393,7 +401,7 @@ impl Progress {
         self.side_effects.extend(pod_stage::refused_release(reported).map(SideEffect::Event));
         let first = failures.into_iter().next().map(|(_, failure)| failure);
         let write = plan.settle.after(&self.job.status, &released, first.is_none());
-        let steps = write.map(Step::WriteStatus).into_iter().collect();
+        let steps = write.map(|status| self.write(status)).into_iter().collect();
         (Stage::Settle(plan.settle.end, first), steps)
     }
 
@@ -454,6 +462,10 @@ impl Progress {
         Err(Failure::new(FailureKind::Other, tracking::ALTERED))
     }
 
+    fn write(&self, status: Box<JobStatus>) -> Step {
+        if self.repeats_spec { Step::WriteWholeStatus(status) } else { Step::WriteStatus(status) }
+    }
+
     fn remember(&mut self, what: MemoryUpdate) {
         self.side_effects.push(SideEffect::Remember(what));
     }
@@ -469,18 +481,6 @@ impl Progress {
 
 fn stop(failure: Failure) -> Next {
     (Stage::Done(Some(failure)), Vec::new())
-}
-
-/// The pod that a write returned.
-fn pod(outcome: Outcome<Answer>) -> Outcome<WrittenPod> {
-    match outcome? {
-        Answer::Pod(pod) => Ok(pod),
-        answer => Err(misplaced(&answer)),
-    }
-}
-
-fn misplaced(answer: &Answer) -> Failure {
-    Failure::new(FailureKind::Other, format!("answer {answer:?} belongs to another call"))
 }
 
 /// Whether a failed claim does not end the sync.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use epilogue_common::outcome::Failure;
+use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::JobStatus;
 
@@ -32,6 +32,9 @@ pub enum Step {
     MarkRejected(Arc<Pod>),
     /// Replace the Job's status.
     WriteStatus(Box<JobStatus>),
+    /// The same with the spec as the API has it: mutating admission sees what is sent, and may read
+    /// the spec.
+    WriteWholeStatus(Box<JobStatus>),
     /// Remove the tracking finalizer from a pod that is counted.
     RemoveFinalizer(Arc<Pod>),
 }
@@ -201,6 +204,27 @@ impl Step {
     /// Whether its body repeats what the Job keeps for its writes.
     pub fn repeats_source(&self) -> bool {
         matches!(self, Self::Create(_) | Self::WriteStatus(_))
+    }
+
+    /// The status that it writes.
+    pub fn status(&self) -> Option<&JobStatus> {
+        match self {
+            Self::WriteStatus(status) | Self::WriteWholeStatus(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    /// The step that follows once this one has failed: admission may have refused the status
+    /// because it came without the spec.
+    pub(super) fn instead(&self, failure: &Failure) -> Option<Self> {
+        let Self::WriteStatus(status) = self else { return None };
+        let is_refusal = match failure.kind {
+            FailureKind::Forbidden | FailureKind::Invalid | FailureKind::Other => true,
+            FailureKind::ServerError => !failure.is_in_doubt(),
+            _ => false,
+        };
+        let may_help = is_refusal && !failure.unsent && failure.retry_after.is_none();
+        may_help.then(|| Self::WriteWholeStatus(status.clone()))
     }
 
     /// The step that deletes this pod, or comes before its deletion.

@@ -102,7 +102,9 @@ impl Source {
                 metadata.as_str().len() + template.as_str().len()
             }
             Self::Protobuf { metadata, template, status_unknown } => {
-                metadata.len() + template.len() + status_unknown.len()
+                let unknown = status_unknown.conditions.iter().map(|(_, _, fields)| fields.len());
+                let unknown = status_unknown.status.len() + unknown.sum::<usize>();
+                metadata.len() + template.len() + unknown
             }
             Self::Unkept { .. } => 0,
         }

@@ -14,6 +14,7 @@ mod reply;
 mod selector;
 mod source;
 mod uid;
+mod whole_job;
 pub(crate) mod wire;
 
 pub use gc_facts::{GcFacts, Target};
@@ -26,9 +27,11 @@ pub use pod::{
     Condition, Container, ContainerKind, Deletion, FailureCounts, Owner, Phase, Pod,
     ReadyCondition, Terminated, Tristate,
 };
-pub(crate) use protobuf::{EntryMessage, retain, status_message};
+pub(crate) use protobuf::{EntryMessage, retain, status_message, with_spec};
 pub use reply::Reply;
 pub use selector::Selector;
-pub use source::Source;
+pub use source::{Source, UnknownFields};
 pub use uid::{Uid, Version};
+pub(crate) use whole_job::RawSpec;
+pub use whole_job::WholeJob;
 pub use wire::{WireJob, WirePod};

@@ -22,7 +22,8 @@ use super::wire::{
 };
 
 pub(crate) use fields::retain;
-pub(crate) use job::status_message;
+pub(super) use job::raw_spec;
+pub(crate) use job::{status_message, with_spec};
 
 /// A string of the API, which may lack or be empty. Go writes the latter for the former.
 type Text = Vec<u8>;

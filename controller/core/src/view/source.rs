@@ -16,7 +16,7 @@ pub enum Source {
         /// `spec.template`.
         template: Json,
         /// Unknown fields of `status`.
-        status_unknown: Map<String, Value>,
+        status_unknown: UnknownFields<Map<String, Value>>,
     },
     /// From protobuf.
     Protobuf {
@@ -25,7 +25,7 @@ pub enum Source {
         /// The message of `spec.template`.
         template: Bytes,
         /// Unknown fields of `status`.
-        status_unknown: Bytes,
+        status_unknown: UnknownFields<Bytes>,
     },
     /// Not kept: a sync that writes reads it from the API first.
     Unkept {
@@ -34,6 +34,25 @@ pub enum Source {
         /// Whether the template has labels.
         has_labels: bool,
     },
+}
+
+/// The fields of a status that a later API may have.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UnknownFields<T> {
+    /// Of the status itself.
+    pub status: T,
+    /// Of each condition that has some, by its type and status.
+    pub conditions: Vec<(String, String, T)>,
+    /// Of `uncountedTerminatedPods`.
+    pub uncounted: T,
+}
+
+impl<T> UnknownFields<T> {
+    /// Those of a condition, as long as it says the same.
+    pub(crate) fn of_condition(&self, kind: &str, status: &str) -> Option<&T> {
+        let mut all = self.conditions.iter();
+        all.find(|(of, says, _)| of == kind && says == status).map(|(_, _, unknown)| unknown)
+    }
 }
 
 impl Source {

@@ -10,7 +10,9 @@ use serde_json::{Map, Value};
 
 use super::json::{Json, read, read_field, without_managed_fields};
 use super::lenient::{lean_metadata, lenient_time};
-use super::{CompletionMode, Job, JobKey, JobSpec, RestartPolicy, Selector, Source, Version};
+use super::{
+    CompletionMode, Job, JobKey, JobSpec, RestartPolicy, Selector, Source, UnknownFields, Version,
+};
 
 /// A pod as the API sends it, reduced to the fields of the view.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -243,6 +245,13 @@ impl WireJobSpec {
     }
 }
 
+/// The fields that `JobCondition` has.
+const KNOWN_CONDITION: [&str; 6] =
+    ["type", "status", "lastProbeTime", "lastTransitionTime", "reason", "message"];
+
+/// The fields that `UncountedTerminatedPods` has.
+const KNOWN_UNCOUNTED: [&str; 2] = ["succeeded", "failed"];
+
 const KNOWN_STATUS: [&str; 11] = [
     "active",
     "completedIndexes",
@@ -257,11 +266,26 @@ const KNOWN_STATUS: [&str; 11] = [
     "uncountedTerminatedPods",
 ];
 
-fn unknown_status(status: Value) -> Map<String, Value> {
-    match status {
-        Value::Object(fields) => {
-            fields.into_iter().filter(|(name, _)| !KNOWN_STATUS.contains(&name.as_str())).collect()
-        }
+fn unknown_status(status: Value) -> UnknownFields<Map<String, Value>> {
+    let Value::Object(mut status) = status else { return UnknownFields::default() };
+    let text = |condition: &Map<String, Value>, field: &str| {
+        condition.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
+    let of_condition = |condition: &mut Value| {
+        let fields = condition.as_object_mut()?;
+        let (kind, says) = (text(fields, "type"), text(fields, "status"));
+        let unknown = unknown_of(std::mem::take(fields), &KNOWN_CONDITION);
+        (!unknown.is_empty()).then_some((kind, says, unknown))
+    };
+    let conditions = conditions.into_iter().flatten().filter_map(of_condition).collect();
+    let uncounted = match status.remove("uncountedTerminatedPods") {
+        Some(Value::Object(fields)) => unknown_of(fields, &KNOWN_UNCOUNTED),
         _ => Map::new(),
-    }
+    };
+    UnknownFields { status: unknown_of(status, &KNOWN_STATUS), conditions, uncounted }
+}
+
+fn unknown_of(fields: Map<String, Value>, known: &[&str]) -> Map<String, Value> {
+    fields.into_iter().filter(|(name, _)| !known.contains(&name.as_str())).collect()
 }

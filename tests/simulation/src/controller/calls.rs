@@ -41,7 +41,7 @@ pub(crate) fn described(step: &Step) -> String {
         }
         Step::FailPending(pod) => format!("fails {}, which is pending", pod.uid),
         Step::MarkRejected(pod) => format!("marks {}, which is rejected", pod.uid),
-        Step::WriteStatus(status) => {
+        Step::WriteStatus(status) | Step::WriteWholeStatus(status) => {
             let conditions: Vec<String> = status
                 .conditions
                 .iter()
@@ -117,7 +117,7 @@ impl World {
             if let Ok(Answer::Job(job)) = &outcome {
                 self.ledger.unanswered(job);
             }
-            if let (Some(job), Step::WriteStatus(_), Ok(_)) = (job, step, &outcome)
+            if let (Some(job), Some(_), Ok(_)) = (job, step.status(), &outcome)
                 && self.sabotage == Some(Sabotage::CountAgain)
             {
                 self.count_again(job, step);
@@ -174,7 +174,7 @@ impl World {
                 let patch = mark_rejected_patch(pod, self.api.now);
                 Ok(Answer::Pod(written(&*self.api.patch_status(&pod.uid, &patch)?)))
             }
-            Step::WriteStatus(status) => {
+            Step::WriteStatus(status) | Step::WriteWholeStatus(status) => {
                 let before = self.api.jobs.get(&job.key).map(|stored| Arc::clone(&stored.view));
                 let outcome = self.api.write_status(job, status);
                 match (&outcome, before) {
@@ -223,7 +223,7 @@ impl World {
 
     /// Sabotage: adds the counters of a write whose reply was lost to what is stored.
     fn count_again(&mut self, read: &Job, step: &Step) {
-        let Step::WriteStatus(draft) = step else { return };
+        let Some(draft) = step.status() else { return };
         let Some(stored) = self.api.jobs.get(&read.key).map(|it| Arc::clone(&it.view)) else {
             return;
         };

@@ -126,7 +126,7 @@ impl World {
             Step::Create(_) => Met::CrashInCreation,
             Step::Strip(_) => Met::CrashInStrip,
             Step::Delete(..) | Step::FailPending(_) | Step::MarkRejected(_) => Met::CrashInDeletion,
-            Step::WriteStatus(_) => Met::CrashInStatus,
+            Step::WriteStatus(_) | Step::WriteWholeStatus(_) => Met::CrashInStatus,
             Step::RemoveFinalizer(_) => Met::CrashInRelease,
         });
     }

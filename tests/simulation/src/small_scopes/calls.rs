@@ -92,7 +92,7 @@ impl State {
                 let patch = mark_rejected_patch(pod, self.api.now);
                 self.api.patch_status(&pod.uid, &patch).map(|pod| written(&pod))
             }
-            Step::WriteStatus(status) => {
+            Step::WriteStatus(status) | Step::WriteWholeStatus(status) => {
                 let before = Arc::clone(self.job());
                 let over = scope.sabotage == Some(Sabotage::OverwriteStatus);
                 let read = if over { &before } else { job };

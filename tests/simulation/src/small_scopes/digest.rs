@@ -291,6 +291,7 @@ impl Digest<'_> {
             finished,
             counts_wait_since,
             backoff: _,
+            status_needs_spec,
             reported: _,
             written,
             counted,
@@ -304,6 +305,7 @@ impl Digest<'_> {
             self.uids(completed_pods.iter().filter(exists));
         }
         self.put(*finished);
+        self.put(*status_needs_spec);
         self.put(*creation_in_doubt);
         let now = now(&self.state.api, self.scope).time;
         // A wait that has just begun differs from none.
@@ -326,7 +328,7 @@ impl Digest<'_> {
         self.wait(wait_of(&work.plan));
         let by = Knowledge { process: process.number, shown: work.shown };
         let in_status = |(call, _): &&(Call, bool)| {
-            matches!(call.step, Step::WriteStatus(_) | Step::RemoveFinalizer(_))
+            call.step.status().is_some() || matches!(call.step, Step::RemoveFinalizer(_))
         };
         let answers = work.answered.iter();
         if let Some(plan) = work.progress.status_plan() {
@@ -421,8 +423,9 @@ impl Digest<'_> {
                 self.put(6_u64);
                 self.read_pod(pod);
             }
-            Step::WriteStatus(status) => {
+            Step::WriteStatus(status) | Step::WriteWholeStatus(status) => {
                 self.put(7_u64);
+                self.put(u64::from(matches!(call.step, Step::WriteWholeStatus(_))));
                 self.status(status);
             }
             Step::RemoveFinalizer(pod) => {
@@ -440,7 +443,7 @@ impl Digest<'_> {
 
 /// Whether it writes a terminal condition.
 fn finishes(call: &Call) -> bool {
-    let Step::WriteStatus(status) = &call.step else { return false };
+    let Some(status) = call.step.status() else { return false };
     let terminal = |it: &JobCondition| it.type_ == COMPLETE || it.type_ == FAILED;
     status.conditions.iter().flatten().any(terminal)
 }

@@ -337,7 +337,9 @@ impl State {
     /// Whether a call on the wire can still change something.
     fn has_effect(&self, sent: &Sent, scope: &Scope) -> bool {
         match &sent.call.step {
-            Step::WriteStatus(_) => !self.will_conflict(&sent.job, scope),
+            Step::WriteStatus(_) | Step::WriteWholeStatus(_) => {
+                !self.will_conflict(&sent.job, scope)
+            }
             Step::Strip(pod) => {
                 let blind = scope.sabotage == Some(Sabotage::StripBlindly);
                 let stored = self.api.pods.get(&pod.uid);

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use controller_core::batching::Batching;
 use controller_core::job::{
-    Answer, Call, MemoryUpdate, PodPlan, Progress, SideEffect, SkipReason, Step, SyncInput,
-    plan_pods,
+    Answer, Call, MemoryUpdate, PodPlan, Progress, SideEffect, SkipReason, SyncInput, plan_pods,
 };
 use controller_core::orphans::Orphans;
 use controller_core::state::{ClusterState, Entry, Event, Now};
@@ -75,7 +74,7 @@ impl Work {
 
 /// Whether it writes a status that lists this pod.
 pub(super) fn lists(call: &Call, pod: &Pod) -> bool {
-    matches!(&call.step, Step::WriteStatus(status) if status_lists(status, pod))
+    call.step.status().is_some_and(|status| status_lists(status, pod))
 }
 
 fn status_lists(status: &JobStatus, pod: &Pod) -> bool {
@@ -91,7 +90,7 @@ pub(super) fn succeeds(plan: &PodPlan, pod: &Pod) -> bool {
 
 /// Whether it writes the status of the Job.
 pub(super) fn writes_status(call: &Call) -> bool {
-    matches!(call.step, Step::WriteStatus(_))
+    call.step.status().is_some()
 }
 
 /// A process.

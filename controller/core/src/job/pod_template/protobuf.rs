@@ -263,7 +263,7 @@ fn with_index_variable(container: &Bytes) -> Bytes {
 mod tests {
     use super::*;
     use crate::job::{PodDraft, pod_body};
-    use crate::view::{FailureCounts, Source, WireJob, WirePod};
+    use crate::view::{FailureCounts, Source, UnknownFields, WireJob, WirePod};
     use serde_json::json;
 
     /// A field that no message here has.
@@ -298,7 +298,7 @@ mod tests {
     fn job(template: Bytes) -> Job {
         let job = json!({"metadata": {"name": "j", "uid": "job-uid"}});
         let job = WireJob::parse(job).and_then(WireJob::view).expect("must be a Job");
-        let (metadata, status_unknown) = (Bytes::new(), Bytes::new());
+        let (metadata, status_unknown) = (Bytes::new(), UnknownFields::default());
         Job { source: Source::Protobuf { metadata, template, status_unknown }, ..job }
     }
 

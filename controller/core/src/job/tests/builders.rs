@@ -405,7 +405,9 @@ fn effects(api: &FakeApi, trace: Trace) -> Effects {
             }
             Step::Delete(pod, _) => deleted.push(pod.name.to_string()),
             Step::Strip(_) | Step::RemoveFinalizer(_) => patches += 1,
-            Step::WriteStatus(status) => writes.push((**status).clone()),
+            Step::WriteStatus(status) | Step::WriteWholeStatus(status) => {
+                writes.push((**status).clone());
+            }
             Step::ConfirmJob
             | Step::ConfirmPods
             | Step::Claim(_)

@@ -4,6 +4,7 @@ use super::builders::{
     Effects, JobBuilder, PodBuilder, api, complete, conditions, failed, job, listed, outage, pod,
     pods, sync, sync_with, uid,
 };
+use epilogue_common::outcome::{Failure, FailureKind};
 use k8s_openapi::api::batch::v1::JobStatus;
 
 use crate::job::status_plan::finished;
@@ -154,8 +155,8 @@ fn a_lost_second_write_is_repaired_by_the_next_sync() {
 #[test]
 fn a_pod_that_is_gone_is_counted_all_the_same() {
     let gone = || {
-        let kind = epilogue_common::outcome::FailureKind::NotFound;
-        epilogue_common::outcome::Failure::new(kind, "gone")
+        let kind = FailureKind::NotFound;
+        Failure::new(kind, "gone")
     };
     let mut api = api(job().size(2, 2), pods("Succeeded", 2));
     let effects =
@@ -367,4 +368,38 @@ fn finished_pods_are_the_growth_of_the_counters() {
     assert_eq!(finished(&indexed, &old, &new), expected(2));
     assert_eq!(finished(&plain, &new, &new), None);
     assert_eq!(finished(&plain, &new, &old), None, "no counter shrinks");
+}
+
+/// A policy of others reads the spec, which the status comes without.
+#[test]
+fn a_status_that_admission_refuses_is_sent_with_the_spec_and_so_is_each_later_one() {
+    let (job, pods) = half_counted();
+    let refusals = std::cell::Cell::new(0);
+    let refuses = |step: &Step, _: usize| {
+        matches!(step, Step::WriteStatus(_)).then(|| {
+            refusals.set(refusals.get() + 1);
+            Failure::new(FailureKind::Invalid, "denied: expression results in error: no such key")
+        })
+    };
+    let mut api = api(job, pods);
+    let effects = sync_with(&mut api, &refuses);
+    assert!(!effects.is_err, "the status is written");
+    assert!(effects.patches > 0, "what is counted is released");
+    assert_eq!(refusals.get(), 1, "the second write of the sync has the spec at once");
+    assert!(api.memory.status_needs_spec);
+    api.edit(|job| job.spec.suspend = true);
+    assert!(!sync_with(&mut api, &refuses).writes.is_empty());
+    assert_eq!(refusals.get(), 1);
+}
+
+#[test]
+fn a_status_whose_refusal_is_not_for_admission_to_make_is_sent_once() {
+    let (job, pods) = half_counted();
+    for kind in [FailureKind::Conflict, FailureKind::Unknown, FailureKind::TooManyRequests] {
+        let mut api = api(job.clone(), pods.clone());
+        let effects = sync_with(&mut api, &|step, _| {
+            step.status().is_some().then(|| Failure::new(kind, "no"))
+        });
+        assert_eq!((effects.writes.len(), effects.is_err), (1, true), "{kind:?}");
+    }
 }

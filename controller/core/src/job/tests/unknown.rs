@@ -1,10 +1,11 @@
 //! Tests unknown values that the API lets through, and Jobs that are not ours.
 
-use serde_json::Value;
+use k8s_openapi::api::batch::v1::JobStatus;
+use serde_json::{Value, json};
 
 use super::builders::{JobBuilder, api, await_deletion, job, pods, sync};
 use crate::job::{Progress, SkipReason};
-use crate::view::Version;
+use crate::view::{Version, WholeJob};
 
 /// A Job with an unknown completion mode gets an event and nothing else. ([S6])
 #[test]
@@ -97,4 +98,49 @@ fn a_write_keeps_status_fields_that_we_do_not_know() {
     assert_eq!(body["status"]["futureField"], "kept");
     assert_eq!(body["metadata"]["resourceVersion"], "7");
     assert!(body.get("spec").is_none());
+}
+
+/// So do those of a condition, as long as it says the same, and those of the uncounted pods.
+#[test]
+fn a_write_keeps_fields_within_the_status_that_we_do_not_know() {
+    let condition = json!({"type": "Suspended", "status": "False", "observedGeneration": 7});
+    let uncounted = json!({"succeeded": ["uid-a"], "later": ["x"]});
+    let job = job().status("conditions", json!([condition]));
+    let api = api(job.status("uncountedTerminatedPods", uncounted), vec![]);
+    let written = |status: &JobStatus| {
+        let body = crate::job::status_body(&api.job, status).expect("a status serialises");
+        let body: Value = serde_json::from_str(body.json().expect("is JSON")).expect("is JSON");
+        body["status"].clone()
+    };
+    let mut status = api.job.status.clone();
+    let same = written(&status);
+    assert_eq!(same["conditions"][0]["observedGeneration"], 7);
+    let expected = json!({"succeeded": ["uid-a"], "later": ["x"]});
+    assert_eq!(same["uncountedTerminatedPods"], expected);
+    status.conditions.iter_mut().flatten().for_each(|it| it.status = "True".to_owned());
+    status.uncounted_terminated_pods = None;
+    let other = written(&status);
+    assert_eq!(other["conditions"][0].get("observedGeneration"), None, "it says another thing");
+    assert_eq!(other.get("uncountedTerminatedPods"), None);
+}
+
+/// Admission that reads the spec gets it with its unknown fields, in either format.
+#[test]
+fn a_status_is_sent_with_the_spec_as_it_came() {
+    let text = json!({
+        "metadata": {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": "7"},
+        "spec": {"completions": 2, "later": "kept", "template": {"spec": {"nodeName": "x"}}},
+    });
+    let whole = WholeJob::read(&text.to_string()).expect("must be a Job");
+    let body = crate::job::whole_status_body(&whole, &whole.job.status).expect("serialises");
+    let body: Value = serde_json::from_str(body.json().expect("is JSON")).expect("is JSON");
+    assert_eq!((&body["spec"], &body["metadata"]), (&text["spec"], &text["metadata"]));
+    // metadata (1) with a name, spec (2) with completions (2) and an unknown field (99).
+    let spec = [0x10, 0x02, 0x9a, 0x06, 0x01, b'u'];
+    let message = [&[0x0a, 0x03, 0x0a, 0x01, b'j', 0x12, 0x06][..], &spec].concat();
+    let whole = WholeJob::decode(&message).expect("must be a Job");
+    assert_eq!(whole.job.spec.completions, Some(2));
+    let body = crate::job::whole_status_body(&whole, &whole.job.status).expect("serialises");
+    let body = body.into_bytes();
+    assert!(body.windows(spec.len()).any(|window| window == spec), "{body:?}");
 }

@@ -12,12 +12,15 @@ use prost::bytes::Bytes;
 
 use super::{EntryMessage, MetaMessage, Text, TimeMessage, decoded, present, retain, text, time};
 use crate::view::wire::{WireJobSpec, job_view};
-use crate::view::{Job, Selector, Source};
+use crate::view::{Job, Selector, Source, UnknownFields};
 
 /// The tag of `metadata.managedFields`.
 const MANAGED_FIELDS: u32 = 17;
 /// The tags of `status` that [`StatusMessage`] has are 1 to this one.
 const STATUS_TAG_MAX: u32 = 11;
+/// The same for [`ConditionMessage`] and for [`UncountedMessage`].
+const CONDITION_TAG_MAX: u32 = 6;
+const UNCOUNTED_TAG_MAX: u32 = 2;
 
 /// A Job, with the messages that are kept as they are.
 #[derive(Clone, PartialEq, Message)]
@@ -191,6 +194,22 @@ struct ConditionMessage {
     message: Text,
 }
 
+/// The messages within a status, as they are.
+#[derive(Clone, PartialEq, Message)]
+struct StatusParts {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    conditions: Vec<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "8")]
+    uncounted: Option<Bytes>,
+}
+
+/// The spec of a Job, as it is.
+#[derive(Clone, PartialEq, Message)]
+struct SpecPart {
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    spec: Option<Bytes>,
+}
+
 impl Job {
     /// Reads a Job from its protobuf message, and its `resourceVersion` as the server writes it.
     pub fn decode(message: &[u8]) -> Result<(Self, String), Rejected> {
@@ -205,7 +224,7 @@ impl Job {
         let source = Source::Protobuf {
             metadata: retain(&metadata, |tag| tag != MANAGED_FIELDS).into(),
             template: spec.template.clone(),
-            status_unknown: retain(&status, |tag| tag > STATUS_TAG_MAX).into(),
+            status_unknown: unknown_status(&status)?,
         };
         let meta = decoded::<MetaMessage>(&metadata)?.wire();
         let version = meta.resource_version.clone().unwrap_or_default();
@@ -341,13 +360,61 @@ impl StatusMessage {
     }
 }
 
+/// The fields of a status that no message here has.
+fn unknown_status(status: &Bytes) -> Result<UnknownFields<Bytes>, Rejected> {
+    let parts: StatusParts = decoded(status)?;
+    let unknown = |message: &[u8], max: u32| Bytes::from(retain(message, |tag| tag > max));
+    let mut conditions = Vec::new();
+    for condition in &parts.conditions {
+        let fields = unknown(condition, CONDITION_TAG_MAX);
+        if !fields.is_empty() {
+            let known: ConditionMessage = decoded(condition)?;
+            conditions.push((text(known.kind), text(known.status), fields));
+        }
+    }
+    let uncounted = parts.uncounted.map(|uncounted| unknown(&uncounted, UNCOUNTED_TAG_MAX));
+    let status = unknown(status, STATUS_TAG_MAX);
+    Ok(UnknownFields { status, conditions, uncounted: uncounted.unwrap_or_default() })
+}
+
 /// The message of a Job for a status write: the metadata and the unknown fields of the status as
 /// they came.
-pub(crate) fn status_message(metadata: &Bytes, unknown: &Bytes, status: &JobStatus) -> Vec<u8> {
-    let mut fields = unknown.to_vec();
-    StatusMessage::of(status).encode(&mut fields).expect("a vector grows");
+pub(crate) fn status_message(
+    metadata: &Bytes,
+    unknown: &UnknownFields<Bytes>,
+    status: &JobStatus,
+) -> Vec<u8> {
+    let mut message = StatusMessage::of(status);
+    let extended = |message: &[u8], unknown: Option<&Bytes>| {
+        let unknown = unknown.map(AsRef::as_ref).unwrap_or_default();
+        Bytes::from([message, unknown].concat())
+    };
+    let conditions = std::mem::take(&mut message.conditions).into_iter();
+    let conditions = conditions
+        .zip(status.conditions.iter().flatten())
+        .map(|(it, of)| extended(&it.encode_to_vec(), unknown.of_condition(&of.type_, &of.status)));
+    let uncounted = message.uncounted.take();
+    let parts = StatusParts {
+        conditions: conditions.collect(),
+        uncounted: uncounted.map(|it| extended(&it.encode_to_vec(), Some(&unknown.uncounted))),
+    };
+    let mut fields = unknown.status.to_vec();
+    message.encode(&mut fields).expect("a vector grows");
+    parts.encode(&mut fields).expect("a vector grows");
     let (metadata, status) = (metadata.clone(), fields.into());
     JobMessage { metadata, spec: None, status }.encode_to_vec()
+}
+
+/// The message of a Job without a spec, with this one.
+pub(crate) fn with_spec(mut message: Vec<u8>, spec: &Bytes) -> Vec<u8> {
+    let part = SpecPart { spec: Some(spec.clone()) };
+    part.encode(&mut message).expect("a vector grows");
+    message
+}
+
+/// The spec within the message of a Job.
+pub(in crate::view) fn raw_spec(message: &[u8]) -> Result<Bytes, Rejected> {
+    Ok(decoded::<SpecPart>(message)?.spec.unwrap_or_default())
 }
 
 fn filled<T>(all: impl Iterator<Item = T>) -> Option<Vec<T>> {
@@ -545,7 +612,7 @@ mod tests {
         let Source::Protobuf { metadata: kept, template, status_unknown } = &job.source else {
             panic!("must be from protobuf");
         };
-        assert_eq!((kept, &**status_unknown), (&metadata(), UNKNOWN));
+        assert_eq!((kept, &*status_unknown.status), (&metadata(), UNKNOWN));
         assert!(template.ends_with(UNKNOWN));
         let written = JobStatus { active: Some(3), ..job.status.clone() };
         let body = status_body(&job, &written).expect("must be writable").into_bytes();
@@ -576,5 +643,38 @@ mod tests {
         let far = StatusMessage { start_time: at(i64::MIN).into(), ..status() };
         let rejected = Job::decode(&message(&far)).expect_err("must be rejected");
         assert_eq!(rejected.why, "status.startTime: the time is beyond the calendar");
+    }
+
+    /// A later API may give a condition, or the list of uncounted pods, more fields.
+    #[test]
+    fn unknown_fields_within_the_status_are_written_as_they_came() {
+        let parts = |status: &StatusMessage, of_condition: &[u8], of_list: &[u8]| {
+            let mut rest = status.clone();
+            let condition = rest.conditions.remove(0).encode_to_vec();
+            let list = rest.uncounted.take().expect("must be there").encode_to_vec();
+            let parts = StatusParts {
+                conditions: vec![[&condition, of_condition].concat().into()],
+                uncounted: Some([&list, of_list].concat().into()),
+            };
+            Bytes::from([rest.encode_to_vec(), parts.encode_to_vec()].concat())
+        };
+        let later: &[u8] = &[0x38, 0x05];
+        let status = parts(&status(), later, UNKNOWN);
+        let job =
+            read(&JobMessage { metadata: metadata(), spec: Some(spec()), status }.encode_to_vec());
+        let written = |status: &JobStatus| {
+            let Source::Protobuf { metadata, status_unknown, .. } = &job.source else {
+                panic!("must be from protobuf");
+            };
+            let message = status_message(metadata, status_unknown, status);
+            let JobMessage { status, .. } = decoded(&message).expect("must be a Job");
+            unknown_status(&status).expect("must be a status")
+        };
+        let suspended = |says: &str| ("Suspended".to_owned(), says.to_owned(), later.into());
+        let same = written(&job.status);
+        assert_eq!((same.conditions, &*same.uncounted), (vec![suspended("False")], UNKNOWN));
+        let mut changed = job.status.clone();
+        changed.conditions.iter_mut().flatten().for_each(|it| it.status = "True".to_owned());
+        assert!(written(&changed).conditions.is_empty(), "it says something else now");
     }
 }
