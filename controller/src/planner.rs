@@ -76,7 +76,7 @@ impl Planner {
     }
 
     fn is_large(&self, snapshot: &Snapshot) -> bool {
-        snapshot.pods.len() >= self.many_pods
+        snapshot.pods.len_with_strays() >= self.many_pods
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use controller_core::job::{
     Memory, PodOutcomes, Settings, SyncInput, Versions, plan_pods, plan_status,
 };
+use controller_core::job_pods::JobPods;
 use controller_core::view::{Interner, Job, Pod, WireJob, WirePod};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -79,7 +80,7 @@ fn plan(job: &Arc<Job>, pods: &[Arc<Pod>]) -> String {
     let (memory, settings) = (Memory::default(), Settings::default());
     let input = SyncInput {
         job,
-        pods,
+        pods: &JobPods::of(job, pods),
         memory: &memory,
         seen: Versions::default(),
         now: now(),
@@ -89,7 +90,7 @@ fn plan(job: &Arc<Job>, pods: &[Arc<Pod>]) -> String {
     let plan = plan_pods(&input);
     let census = &plan.facts.census;
     let outcomes = PodOutcomes {
-        active: census.active.len(),
+        active: census.active,
         ready: census.ready,
         terminating: census.terminating.len(),
         all_deleted: true,

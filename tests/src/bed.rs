@@ -11,8 +11,6 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::Resource;
 use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
 use crate::controller::{Controller, Setup};
 use crate::nodes::{Bind, Options, SCRIPT_ANNOTATION, SimulatedNodes};
@@ -204,15 +202,7 @@ impl Bed {
 
     /// The controller's metrics; it has to serve them: `--metrics-bind-address=127.0.0.1:0`.
     pub async fn metrics(&self) -> String {
-        let log = std::fs::read_to_string(self.controller.log()).expect("the controller's log");
-        let address = log.split("address=").nth(1).and_then(|rest| rest.split_whitespace().next());
-        let address = address.expect("the controller serves its metrics");
-        let mut stream = TcpStream::connect(address).await.expect("a connection");
-        let request = "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
-        stream.write_all(request.as_bytes()).await.expect("the request is sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.expect("an answer");
-        answer
+        self.controller.metrics().await.expect("the controller's metrics")
     }
 
     /// What the controller has logged.

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
 use crate::audit::{Audit, Expected};
 use crate::cluster::Cluster;
 use crate::error::LabError;
@@ -111,6 +114,18 @@ impl Controller {
     /// An error with the end of its log if it has ended by itself.
     pub fn check(&mut self) -> Result<(), LabError> {
         self.process.check()
+    }
+
+    /// Its metrics; it has to serve them: `--metrics-bind-address=127.0.0.1:0`.
+    pub async fn metrics(&self) -> std::io::Result<String> {
+        let log = std::fs::read_to_string(self.log())?;
+        let address = log.split("address=").nth(1).and_then(|rest| rest.split_whitespace().next());
+        let mut stream = TcpStream::connect(address.unwrap_or_default()).await?;
+        let request = "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
     }
 
     /// The first line so far that it must never log.

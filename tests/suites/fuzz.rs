@@ -15,6 +15,7 @@ use controller_core::job::{
     Body, IndexSet, Memory, PodDraft, PodOutcomes, Settings, SyncInput, Versions, plan_pods,
     plan_status, pod_body, status_body,
 };
+use controller_core::job_pods::JobPods;
 use controller_core::podgc::{self, NodeView, WireNode};
 use controller_core::state::{ClusterState, Event, Now};
 use controller_core::view::{self, Interner, Job, Pod, Uid, WireJob, WirePod};
@@ -93,6 +94,7 @@ fn sync(job: Job, pods: &[Arc<Pod>]) {
     let (memory, settings) = (Memory::default(), Settings::default());
     let (now, seen) = (Timestamp::now(), Versions::default());
     let (job, memory, settings) = (&job, &memory, &settings);
+    let pods = &JobPods::of(job, pods);
     let input = SyncInput { job, pods, memory, seen, now, settings, counts_max: COUNTS_MAX };
     let plan = plan_pods(&input);
     assert!(!plan.to_string().is_empty());

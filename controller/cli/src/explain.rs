@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use controller_core::job::{Memory, Settings, SyncInput, Versions};
+use controller_core::job_pods::JobPods;
 use jiff::{SignedDuration, Timestamp};
 
 use rules::warnings::warnings;
@@ -97,7 +98,7 @@ pub(crate) async fn run(arguments: Arguments, paint: Paint) -> anyhow::Result<St
 fn answer(picture: &Picture, arguments: &Arguments, paint: Paint) -> anyhow::Result<String> {
     let input = SyncInput {
         job: &picture.job,
-        pods: &picture.pods,
+        pods: &JobPods::of(&picture.job, &picture.pods),
         memory: &Memory::default(),
         seen: Versions::default(),
         now: arguments.at.unwrap_or_else(Timestamp::now),

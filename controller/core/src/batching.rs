@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::view::{Job, Pod};
+use crate::view::{Job, Phase, Pod};
 use crate::workqueue::Moment;
 
 /// The longest that a change waits; upstream calls it `SyncJobBatchPeriod`.
@@ -76,6 +76,12 @@ pub struct CachedPodCounts {
     pub terminating: u32,
     /// Succeeded pods with the tracking finalizer, which the status does not count yet.
     pub tracked_succeeded: u32,
+    /// Active pods that are ready.
+    pub ready: u32,
+    /// Active pods without an index.
+    pub without_index: u32,
+    /// Restarts of all containers of pods that are pending or run. ([C10])
+    pub restarts: u64,
 }
 
 /// The time and length of a key's last sync.
@@ -133,6 +139,9 @@ impl CachedPodCounts {
         self.active += u32::from(pod.is_active());
         self.terminating += u32::from(pod.is_terminating());
         self.tracked_succeeded += u32::from(is_uncounted_success(pod));
+        self.ready += u32::from(pod.is_active() && pod.is_ready());
+        self.without_index += u32::from(pod.is_active() && pod.index.is_none());
+        self.restarts += restarts(pod);
     }
 
     /// Removes a pod, which must be as it was when it was added.
@@ -140,17 +149,29 @@ impl CachedPodCounts {
         self.active -= u32::from(pod.is_active());
         self.terminating -= u32::from(pod.is_terminating());
         self.tracked_succeeded -= u32::from(is_uncounted_success(pod));
+        self.ready -= u32::from(pod.is_active() && pod.is_ready());
+        self.without_index -= u32::from(pod.is_active() && pod.index.is_none());
+        self.restarts -= restarts(pod);
+    }
+}
+
+fn restarts(pod: &Pod) -> u64 {
+    match pod.phase {
+        Phase::Running | Phase::Pending => {
+            pod.containers.iter().map(|container| u64::from(container.restarts)).sum()
+        }
+        _ => 0,
     }
 }
 
 fn is_uncounted_success(pod: &Pod) -> bool {
-    pod.tracked && pod.phase == crate::view::Phase::Succeeded
+    pod.tracked && pod.phase == Phase::Succeeded
 }
 
 impl Change {
     /// Classifies the change of a pod. `None` is a pod that does not exist.
     pub fn of_pod(old: Option<&Pod>, new: Option<&Pod>) -> Self {
-        let succeeded = |pod: &Pod| pod.phase == crate::view::Phase::Succeeded;
+        let succeeded = |pod: &Pod| pod.phase == Phase::Succeeded;
         match (old, new) {
             (old, Some(new)) if succeeded(new) && !old.is_some_and(succeeded) => Self::Succeeded,
             (Some(old), Some(new)) if old.is_active() && !new.is_active() => Self::Ended,
@@ -379,7 +400,13 @@ mod tests {
                                    "status": {"phase": "Succeeded"}}));
         counts.add(&running);
         counts.add(&succeeded);
-        assert_eq!(counts, CachedPodCounts { active: 1, terminating: 0, tracked_succeeded: 1 });
+        let both = CachedPodCounts {
+            active: 1,
+            tracked_succeeded: 1,
+            without_index: 1,
+            ..CachedPodCounts::default()
+        };
+        assert_eq!(counts, both);
         counts.remove(&running);
         counts.remove(&succeeded);
         assert_eq!(counts, CachedPodCounts::default());

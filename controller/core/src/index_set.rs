@@ -85,6 +85,55 @@ impl IndexSet {
         after > 0 && index <= self.intervals[after - 1].1
     }
 
+    /// The highest index.
+    pub fn last(&self) -> Option<u32> {
+        self.intervals.last().map(|interval| interval.1)
+    }
+
+    /// Adds an index. Returns whether it is new.
+    pub fn insert(&mut self, index: u32) -> bool {
+        let next = self.intervals.partition_point(|interval| interval.0 <= index);
+        let follows = match next.checked_sub(1).map(|previous| self.intervals[previous]) {
+            Some((_, last)) if index <= last => return false,
+            Some((_, last)) => last + 1 == index,
+            None => false,
+        };
+        let leads = self.intervals.get(next).is_some_and(|following| following.0 == index + 1);
+        match (follows, leads) {
+            (true, true) => {
+                self.intervals[next - 1].1 = self.intervals[next].1;
+                self.intervals.remove(next);
+            }
+            (true, false) => self.intervals[next - 1].1 = index,
+            (false, true) => self.intervals[next].0 = index,
+            (false, false) => self.intervals.insert(next, (index, index)),
+        }
+        self.size += 1;
+        true
+    }
+
+    /// Removes an index. Returns whether it was there.
+    pub fn remove(&mut self, index: u32) -> bool {
+        let after = self.intervals.partition_point(|interval| interval.0 <= index);
+        let Some(place) = after.checked_sub(1).filter(|place| index <= self.intervals[*place].1)
+        else {
+            return false;
+        };
+        match self.intervals[place] {
+            (first, last) if first == last => {
+                self.intervals.remove(place);
+            }
+            (first, _) if first == index => self.intervals[place].0 = index + 1,
+            (_, last) if last == index => self.intervals[place].1 = index - 1,
+            (first, last) => {
+                self.intervals[place] = (first, index - 1);
+                self.intervals.insert(after, (index + 1, last));
+            }
+        }
+        self.size -= 1;
+        true
+    }
+
     /// The number of indexes.
     pub fn len(&self) -> u32 {
         self.size
@@ -195,6 +244,24 @@ mod tests {
         assert_eq!(left.intersection_size(&right), 2);
         assert_eq!(right.intersection_size(&left), 2);
         assert!(both.contains(4) && !both.contains(5));
+    }
+
+    #[test]
+    fn indexes_come_and_go_one_by_one() {
+        let mut set = IndexSet::default();
+        for (index, text) in [(5, "5"), (7, "5,7"), (6, "5-7"), (0, "0,5-7"), (4, "0,4-7")] {
+            assert!(set.insert(index) && !set.insert(index), "{index}");
+            assert_eq!(
+                (set.to_string(), set.len()),
+                (text.to_owned(), IndexSet::parse(text, 9).len())
+            );
+        }
+        assert_eq!(set.last(), Some(7));
+        for (index, text) in [(6, "0,4,5,7"), (0, "4,5,7"), (5, "4,7"), (7, "4"), (4, "")] {
+            assert!(set.remove(index) && !set.remove(index), "{index}");
+            assert_eq!(set, IndexSet::parse(text, 9), "{text}");
+        }
+        assert!(set.insert(u32::MAX) && set.insert(u32::MAX - 1) && set.remove(u32::MAX));
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod event_series;
 pub mod go_duration;
 pub mod index_set;
 pub mod job;
+pub mod job_pods;
 pub mod managed_by;
 pub mod orphans;
 pub mod podgc;

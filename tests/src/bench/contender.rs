@@ -93,6 +93,7 @@ impl Bed {
         let controller = if contender == Contender::Ours {
             let dir = control_plane.dir().join("controller");
             let setup = Setup { binary, arguments: contender.limits(rate), ..Setup::debug(&dir) };
+            let setup = setup.argument("--metrics-bind-address=127.0.0.1:0");
             Some(Controller::start(control_plane.cluster(), &setup).await?)
         } else {
             None
@@ -134,6 +135,12 @@ impl Bed {
         }
         self.control_plane.kill_controllers().await;
         self.control_plane.start_controllers("job-controller")
+    }
+
+    /// The metrics of our controller; `None` for upstream's.
+    pub(super) async fn metrics(&self) -> anyhow::Result<Option<String>> {
+        let Some(controller) = &self.controller else { return Ok(None) };
+        Ok(Some(controller.metrics().await?))
     }
 
     /// Fails if the controller has ended by itself.

@@ -108,7 +108,7 @@ async fn measure(bed: &mut Bed, contender: Contender, pods: u32) -> anyhow::Resu
 
 /// Waits until each Job counts this many active pods, and until all of them run: a node that still
 /// reports would make the API server work for it, not for the controller.
-async fn all_run(jobs: &Api<Job>, pods: &Api<Pod>, each: u32) -> anyhow::Result<()> {
+pub(super) async fn all_run(jobs: &Api<Job>, pods: &Api<Pod>, each: u32) -> anyhow::Result<()> {
     let each = i32::try_from(each)?;
     let pending = ListParams::default().fields("status.phase!=Running").limit(1);
     loop {

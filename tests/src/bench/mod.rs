@@ -18,6 +18,7 @@ mod run;
 mod scenario;
 pub mod tenants;
 mod usage;
+pub mod wide;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -110,7 +110,7 @@ async fn run_load(
 }
 
 /// Creates the Jobs and waits until each is Complete; returns their last statuses by name.
-async fn run_jobs(
+pub(super) async fn run_jobs(
     client: &kube::Client,
     namespace: &str,
     load: Vec<Job>,

@@ -1,6 +1,7 @@
 //! Defines the scenarios: which Jobs, and how they must end.
 
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
+use kube::api::DeleteParams;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -171,6 +172,11 @@ pub(super) fn plain(name: &str, managed_by: Option<&str>) -> Job {
 pub(super) fn endless(name: &str, managed_by: Option<&str>, pods: u32) -> Job {
     let spec = json!({"script": "hang", "parallelism": pods, "completions": pods});
     job(name, managed_by, &spec)
+}
+
+/// A deletion that waits for nothing.
+pub(super) fn at_once() -> DeleteParams {
+    DeleteParams::background().grace_period(0)
 }
 
 /// Whether it has this condition.

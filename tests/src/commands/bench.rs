@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     /// Only this scenario; may be given several times
     #[arg(long, value_enum)]
     scenario: Vec<Scenario>,
-    /// Pods that run, for `hold`
+    /// Pods that run, for `hold` and `wide`
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     pods: u32,
@@ -54,6 +54,8 @@ enum What {
     Tenants,
     /// What running pods cost: memory of each, and a restart until the first pod of a new Job
     Hold,
+    /// What one Job with that many running pods costs itself, and a serial Job beside it
+    Wide,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -69,7 +71,7 @@ enum Output {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let compares = !matches!(arguments.what, Some(What::Agent | What::Tenants));
+    let compares = !matches!(arguments.what, Some(What::Agent | What::Tenants | What::Wide));
     anyhow::ensure!(
         arguments.svg.is_none() || (compares && arguments.contender == Who::Both),
         "--svg draws ratios of Jobs or of `hold`, and needs both contenders"
@@ -85,6 +87,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     if arguments.what == Some(What::Tenants) {
         print!("{}", bench::tenants::table(&bench::tenants::run(&plan).await?));
+        return Ok(());
+    }
+    if arguments.what == Some(What::Wide) {
+        print!("{}", bench::wide::table(&bench::wide::run(&plan, arguments.pods).await?));
         return Ok(());
     }
     if arguments.what == Some(What::Hold) {
@@ -147,6 +153,10 @@ async fn compare_all(
     }
     match arguments.output {
         Some(Output::Json) => println!("{:#}", Value::Array(all)),
+        None if arguments.scenario.is_empty() => {
+            println!("\n{}", bench::wide::table(&bench::wide::run(plan, arguments.pods).await?));
+            println!("{LEGEND}");
+        }
         None => println!("{LEGEND}"),
     }
     draw(arguments.svg.as_deref(), &groups)

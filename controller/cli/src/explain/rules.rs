@@ -13,6 +13,7 @@ use controller_core::job::{
     SyncInput, counts_as_failure, failure_action, has_valid_index, is_rejected_by_node, plan_pods,
     plan_status, status_text,
 };
+use controller_core::job_pods::{JobPods, Kind};
 use controller_core::view::{Job, Phase, Pod, Uid};
 use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::job_option::{DISRUPTION_LIMIT, PENDING_TIMEOUT};
@@ -112,8 +113,9 @@ impl<'a> Lists<'a> {
     fn of(plan: &'a PodPlan) -> Self {
         let census = &plan.facts.census;
         let uids = |pods: &'a [Arc<Pod>]| pods.iter().map(|pod| &pod.uid).collect();
+        let active = census.pods.iter().filter(|pod| pod.is_active());
         Self {
-            active: uids(&census.active),
+            active: active.map(|pod| &pod.uid).collect(),
             newly_failed: uids(&census.newly_failed),
             newly_succeeded: uids(&census.newly_succeeded),
         }
@@ -139,7 +141,7 @@ pub(crate) fn explain(input: &SyncInput<'_>, warnings: Option<Vec<Warning>>) -> 
         job: input.job.key.to_string(),
         state,
         code,
-        waits_for: own.chain(stuck(&plan.facts.census.active)).collect(),
+        waits_for: own.chain(stuck(&plan.facts.census.pods)).collect(),
         warnings,
         limits: match plan.skip {
             None => limits(input.job, &plan),
@@ -163,7 +165,7 @@ fn shown<'a>(input: &SyncInput<'a>, plan: &'a PodPlan) -> Vec<&'a Arc<Pod>> {
     if plan.skip.is_none() || !input.job.is_finished() {
         return plan.facts.census.pods.iter().collect();
     }
-    input.pods.iter().filter(|pod| pod.is_owned_by(&input.job.uid)).collect()
+    input.pods.iter().collect()
 }
 
 fn state(job: &Job, plan: &PodPlan) -> (String, Option<Code>) {
@@ -234,7 +236,7 @@ fn limits(job: &Job, plan: &PodPlan) -> Vec<Usage> {
         limits.push(Usage { field: DISRUPTION_LIMIT, used, limit });
     }
     if let Some(timeout) = plan.facts.options.pending_timeout {
-        let pending = plan.facts.census.active.iter().filter(|pod| pod.phase == Phase::Pending);
+        let pending = plan.facts.census.pods.of_kind(Kind::Pending);
         let longest = pending.filter_map(|pod| pod.created).min();
         let used = longest.map_or(0, |since| plan.facts.now.duration_since(since).as_secs());
         limits.push(Usage { field: PENDING_TIMEOUT, used, limit: timeout.as_secs() });
@@ -257,10 +259,9 @@ fn limits(job: &Job, plan: &PodPlan) -> Vec<Usage> {
 }
 
 /// The reasons that active pods give for not starting.
-fn stuck(active: &[Arc<Pod>]) -> Vec<Wait> {
-    let mut waits: Vec<Wait> = active
-        .iter()
-        .filter(|pod| pod.phase == Phase::Pending)
+fn stuck(pods: &JobPods) -> Vec<Wait> {
+    let mut waits: Vec<Wait> = pods
+        .of_kind(Kind::Pending)
         .filter_map(|pod| {
             let waiting = pod.containers.iter().find_map(|each| each.waiting.as_deref());
             match (waiting, &pod.node) {

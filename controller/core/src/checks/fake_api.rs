@@ -17,6 +17,7 @@ use crate::job::{Answer, ClaimKind, LiveJob, PodDraft, SideEffect, Step, SyncRes
 use crate::job::{Memory, Settings, SyncInput, Versions};
 use crate::job::{PodPlan, plan_pods};
 use crate::job::{generate_name, pod_body};
+use crate::job_pods::JobPods;
 use crate::view::{Condition, Deletion, Interner, Job, Owner, Phase, Pod, Uid, Version};
 
 /// Grace of a deletion that a kubelet has to carry out.
@@ -88,7 +89,7 @@ impl FakeApi {
 
     /// The API that this input shows, without anything unseen.
     pub fn of(input: &SyncInput<'_>) -> Self {
-        let pods = input.pods.iter().map(|pod| Pod::clone(pod));
+        let pods = input.pods.iter_with_strays().map(|pod| Pod::clone(pod));
         let mut api = Self::new(Job::clone(input.job), pods, input.now);
         api.memory = input.memory.clone();
         api.settings = input.settings.clone();
@@ -111,7 +112,7 @@ impl FakeApi {
 
     /// The plan of the next sync.
     pub fn plan(&self) -> PodPlan {
-        let pods: Vec<Arc<Pod>> = self.pods.values().cloned().collect();
+        let pods = JobPods::of(&self.job, self.pods.values());
         plan_pods(&SyncInput {
             job: &self.job,
             pods: &pods,

@@ -33,7 +33,7 @@ pub struct Violation {
 /// While a list goes on, pods are newer than what counts as seen. A creation in doubt then awaits
 /// the end of the list, which no check can bring about: such a plan is not checked.
 pub fn verify(input: &SyncInput<'_>) -> Result<(), Violation> {
-    let mut pods = input.pods.iter();
+    let mut pods = input.pods.iter_with_strays();
     let lists = input.memory.creation_in_doubt && pods.any(|pod| pod.version > input.seen.pods);
     if lists {
         return Ok(());

@@ -1,7 +1,7 @@
 //! Computes how long failures delay new pods, of the Job or of each index, and which indexes have
 //! failed for good.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use epilogue_common::names::pod_condition::PENDING_TIMEOUT;
@@ -172,7 +172,7 @@ impl PerIndex {
         let limit = u32::try_from(job.spec.backoff_limit_per_index?).unwrap_or(0);
         let bound = job.index_bound();
         let candidates: Vec<(u32, &Arc<Pod>)> = census
-            .tracked
+            .ended
             .iter()
             .filter(|pod| census::is_failed(job, pod))
             .filter_map(|pod| Some((pod.index.filter(|index| *index < bound)?, pod)))
@@ -263,10 +263,10 @@ fn delayed(
     succeeded: &IndexSet,
     failed: &IndexSet,
 ) -> HashMap<u32, Arc<Pod>> {
-    let active: HashSet<u32> = census.active.iter().filter_map(|pod| pod.index).collect();
     let mut delayed: HashMap<u32, Arc<Pod>> = HashMap::new();
     for &(index, pod) in candidates {
-        if succeeded.contains(index) || failed.contains(index) || active.contains(&index) {
+        let is_active = census.pods.has_active(index);
+        if is_active || succeeded.contains(index) || failed.contains(index) {
             continue;
         }
         let rank = |pod: &Pod| (pod.failures.total(), pod.finished_at());

@@ -8,15 +8,17 @@ use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use super::input::Memory;
 use super::policies::FailureAction;
 use super::{IndexSet, policies};
+use crate::job_pods::{JobPods, Kind};
 use crate::view::{Job, Phase, Pod, Uid};
 
-/// The pods of a Job, sorted into what they count as.
+/// The pods of a Job, sorted into what they count as. Of those that run there are numbers only: a
+/// Job may have a hundred thousand.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Census {
     /// All pods of the Job.
-    pub pods: Vec<Arc<Pod>>,
-    /// Pods that are neither terminal nor being deleted.
-    pub active: Vec<Arc<Pod>>,
+    pub pods: JobPods,
+    /// How many pods are neither terminal nor being deleted.
+    pub active: usize,
     /// How many of the active pods are ready.
     pub ready: usize,
     /// Pods that are being deleted and are not terminal.
@@ -27,8 +29,10 @@ pub struct Census {
     pub newly_failed: Vec<Arc<Pod>>,
     /// Those of `newly_failed` that the failure policy does not ignore.
     pub newly_failed_counted: Vec<Arc<Pod>>,
-    /// All pods with the finalizer, as far as we know. ([T2])
-    pub tracked: Vec<Arc<Pod>>,
+    /// Pods with the finalizer, as far as we know, that are terminal or being deleted. ([T2])
+    pub ended: Vec<Arc<Pod>>,
+    /// Pods whose finalizer we removed, while their watch event is pending. ([E2])
+    removed_finalizers: HashSet<Uid>,
     /// UIDs in the status that are in no counter yet.
     pub uncounted: Uncounted,
 }
@@ -44,46 +48,52 @@ pub struct Uncounted {
 
 impl Census {
     /// Sorts the Job's pods. `pods` must all be the Job's own.
-    pub fn take(job: &Job, pods: Vec<Arc<Pod>>, memory: &Memory) -> Self {
+    pub fn take(job: &Job, pods: JobPods, memory: &Memory) -> Self {
         let uncounted = Uncounted::read(job);
-        let tracked: Vec<_> = pods
-            .iter()
+        let unsettled = || pods.of_kind(Kind::Unsettled);
+        let ended: Vec<_> = unsettled()
             .filter(|pod| pod.tracked && !memory.removed_finalizers.contains(&pod.uid))
             .cloned()
             .collect();
-        let active: Vec<_> = pods.iter().filter(|pod| pod.is_active()).cloned().collect();
-        let ready = active.iter().filter(|pod| pod.is_ready()).count();
-        let terminating = pods.iter().filter(|pod| pod.is_terminating()).cloned().collect();
+        let terminating = unsettled().filter(|pod| pod.is_terminating()).cloned().collect();
         let fresh = |pod: &Pod| has_valid_index(job, pod) && !uncounted.contains(&pod.uid);
-        let newly_succeeded = tracked
+        let newly_succeeded = ended
             .iter()
             .filter(|pod| pod.phase == Phase::Succeeded && fresh(pod))
             .cloned()
             .collect();
         let newly_failed: Vec<_> =
-            tracked.iter().filter(|pod| is_failed(job, pod) && fresh(pod)).cloned().collect();
+            ended.iter().filter(|pod| is_failed(job, pod) && fresh(pod)).cloned().collect();
         let newly_failed_counted =
             newly_failed.iter().filter(|pod| counts_as_failure(job, pod)).cloned().collect();
+        let counts = pods.counts();
         Self {
+            active: counts.active as usize,
+            ready: counts.ready as usize,
             pods,
-            active,
-            ready,
             terminating,
             newly_succeeded,
             newly_failed,
             newly_failed_counted,
-            tracked,
+            ended,
+            removed_finalizers: memory.removed_finalizers.clone(),
             uncounted,
         }
     }
 
+    /// All pods with the finalizer, as far as we know. This walks all pods. ([T2])
+    pub fn tracked(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.pods.iter().filter(|pod| self.is_tracked(pod))
+    }
+
     /// Those of these pods that have the finalizer.
-    pub(super) fn tracked_of(&self, pods: &HashSet<Uid>) -> HashSet<Uid> {
-        if pods.is_empty() {
-            return HashSet::new();
-        }
-        let tracked = self.tracked.iter().map(|pod| &pod.uid);
-        tracked.filter(|uid| pods.contains(*uid)).cloned().collect()
+    pub(super) fn tracked_of(&self, pods: HashSet<Uid>) -> HashSet<Uid> {
+        let is_tracked = |uid: &Uid| self.pods.get(uid).is_some_and(|pod| self.is_tracked(pod));
+        pods.into_iter().filter(is_tracked).collect()
+    }
+
+    fn is_tracked(&self, pod: &Pod) -> bool {
+        pod.tracked && !self.removed_finalizers.contains(&pod.uid)
     }
 
     /// `status.succeeded` of a NonIndexed Job, once all that is known is counted. ([S13])
@@ -123,29 +133,33 @@ impl Uncounted {
 /// DIVERGES(upstream): upstream counts such a pod of an Indexed Job a second time, as failed, and
 /// may fail the Job for it. A kubelet that restarts makes such pods: it refuses to admit one that
 /// has succeeded, and calls it Failed.
-pub(super) fn as_counted(job: &Job, mut pods: Vec<Arc<Pod>>, memory: &Memory) -> Vec<Arc<Pod>> {
+pub(super) fn as_counted(job: &Job, mut pods: JobPods, memory: &Memory) -> JobPods {
     let listed = Uncounted::read(job);
-    let may_have_turned =
-        |pod: &Pod| pod.phase == Phase::Failed && !listed.failed.contains(&pod.uid);
-    if !pods.iter().any(|pod| may_have_turned(pod)) {
+    let is_candidate =
+        |pod: &&Arc<Pod>| pod.phase == Phase::Failed && !listed.failed.contains(&pod.uid);
+    // Released pods matter only where the failures are counted anew.
+    let mut turned: Vec<Arc<Pod>> = match memory.backoff {
+        Some(_) => pods.of_kind(Kind::Unsettled).filter(is_candidate).cloned().collect(),
+        None => pods.iter().filter(is_candidate).cloned().collect(),
+    };
+    if turned.is_empty() {
         return pods;
     }
     let text = job.status.completed_indexes.as_deref().filter(|_| job.is_indexed());
     let completed = IndexSet::parse(text.unwrap_or_default(), job.index_bound());
-    let by_another: HashSet<u32> = pods
-        .iter()
-        .filter(|pod| pod.phase == Phase::Succeeded)
-        .filter_map(|pod| pod.index)
-        .collect();
-    for pod in &mut pods {
-        let completes = |index: u32| {
-            let alone = !by_another.contains(&index) && !has_failed_container(pod);
-            completed.contains(index) && (alone || memory.completed_pods.contains(&pod.uid))
-        };
-        let counts = listed.succeeded.contains(&pod.uid) || pod.index.is_some_and(completes);
-        if may_have_turned(pod) && counts {
-            Arc::make_mut(pod).phase = Phase::Succeeded;
-        }
+    let completes = |pod: &Pod| pod.index.is_some_and(|index| completed.contains(index));
+    turned.retain(|pod| listed.succeeded.contains(&pod.uid) || completes(pod));
+    let is_known =
+        |pod: &Pod| listed.succeeded.contains(&pod.uid) || memory.completed_pods.contains(&pod.uid);
+    if turned.iter().any(|pod| !is_known(pod)) {
+        let succeeded = pods.iter().filter(|pod| pod.phase == Phase::Succeeded);
+        let by_another: HashSet<u32> = succeeded.filter_map(|pod| pod.index).collect();
+        let is_alone = |pod: &Pod| pod.index.is_some_and(|index| !by_another.contains(&index));
+        turned.retain(|pod| is_known(pod) || is_alone(pod) && !has_failed_container(pod));
+    }
+    for mut pod in turned {
+        Arc::make_mut(&mut pod).phase = Phase::Succeeded;
+        pods.alter(pod);
     }
     pods
 }

@@ -10,6 +10,7 @@ use super::census::Census;
 use super::input::{BackoffRecord, SyncInput};
 use super::options::{Disruptions, Options};
 use super::{IndexSet, backoff};
+use crate::job_pods::{JobPods, Kind};
 use crate::view::{Deletion, Job, Phase, Pod, Uid};
 
 /// What a sync knows of its Job. Both plans refer to it.
@@ -60,7 +61,7 @@ impl Facts {
         let timeout = input.settings.expectations_timeout;
         Self {
             job: Arc::clone(input.job),
-            census: Census::take(input.job, Vec::new(), input.memory),
+            census: Census::take(input.job, JobPods::default(), input.memory),
             indexes: None,
             succeeded: 0,
             options: Options::default(),
@@ -76,7 +77,7 @@ impl Facts {
     }
 
     /// The facts about a Job with these pods and options.
-    pub(super) fn read(input: &SyncInput<'_>, pods: Vec<Arc<Pod>>, options: Options) -> Self {
+    pub(super) fn read(input: &SyncInput<'_>, pods: JobPods, options: Options) -> Self {
         let (job, pods_per_sync) = (input.job, input.settings.max_uncounted_pods);
         let census = Census::take(job, pods, input.memory);
         let indexes = Indexes::read(job, &census);
@@ -124,7 +125,7 @@ impl Indexes {
         // Of a pod that is released, and that a late watch still shows with its finalizer, all is
         // counted: it may have counted as failed when it terminated.
         let new = census
-            .tracked
+            .ended
             .iter()
             .filter(|pod| pod.phase == Phase::Succeeded)
             .filter(|pod| !census.uncounted.failed.contains(&pod.uid))
@@ -162,8 +163,8 @@ fn backoff_after(
         )
     });
     let new = census.newly_succeeded.iter().chain(&census.newly_failed);
-    let alive = census.pods.iter().filter(|pod| !pod.is_terminal()).count()
-        + new.filter(|pod| pod.is_terminal()).count();
+    let alive =
+        census.active + census.terminating.len() + new.filter(|pod| pod.is_terminal()).count();
     backoff::after(
         input.job,
         record,
@@ -189,28 +190,26 @@ const LAST_WORD_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 /// for up to 10 s. It may report Succeeded after that (seen on a real one). Where only terminal
 /// pods are replaced, the pod is terminating until no container is shown running, for 30 s at most.
 /// Upstream counts it as failed and replaces it while it still runs.
-pub(super) fn as_terminating(input: &SyncInput<'_>) -> Option<(Vec<Arc<Pod>>, SignedDuration)> {
+pub(super) fn as_terminating(input: &SyncInput<'_>) -> Option<(JobPods, SignedDuration)> {
     if !input.job.replaces_failed_only() {
         return None;
     }
-    let left = input.pods.iter().filter_map(|pod| left(pod, input.now)).min()?;
-    let shown = |pod: &Arc<Pod>| match pod.shown_running_since {
-        Some(since) if left_since(since, input.now).is_some() => Arc::new(Pod {
+    let (mut pods, mut first) = (input.pods.clone(), None::<SignedDuration>);
+    for pod in input.pods.of_kind(Kind::RunsOn).chain(input.pods.strays()) {
+        let Some(since) = pod.shown_running_since else { continue };
+        let Some(left) = left(since, input.now) else { continue };
+        first = Some(first.map_or(left, |first| first.min(left)));
+        pods.alter(Arc::new(Pod {
             phase: Phase::Running,
             deletion: pod.deletion.or(Some(Deletion { at: since, grace_seconds: 0 })),
             ..Pod::clone(pod)
-        }),
-        _ => Arc::clone(pod),
-    };
-    Some((input.pods.iter().map(shown).collect(), left))
-}
-
-fn left(pod: &Pod, now: Timestamp) -> Option<SignedDuration> {
-    left_since(pod.shown_running_since?, now)
+        }));
+    }
+    first.map(|left| (pods, left))
 }
 
 /// A clock that is further ahead than this proves nothing and delays nothing.
-fn left_since(since: Timestamp, now: Timestamp) -> Option<SignedDuration> {
+fn left(since: Timestamp, now: Timestamp) -> Option<SignedDuration> {
     let passed = now.duration_since(since);
     let holds = passed > -LAST_WORD_WITHIN && passed < LAST_WORD_WITHIN;
     holds.then(|| LAST_WORD_WITHIN.saturating_sub(passed))

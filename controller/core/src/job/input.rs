@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::JobStatus;
 
+use crate::job_pods::JobPods;
 use crate::view::{Job, Pod, Uid, Version};
 
 /// Everything that one sync of a Job may depend on.
@@ -16,7 +17,7 @@ pub struct SyncInput<'a> {
     pub job: &'a Arc<Job>,
     /// The pods that name the Job as their controller, and those of its namespace without a
     /// controller.
-    pub pods: &'a [Arc<Pod>],
+    pub pods: &'a JobPods,
     /// The process's memory of this Job.
     pub memory: &'a Memory,
     /// How far the watches have come.

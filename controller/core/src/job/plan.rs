@@ -205,7 +205,7 @@ fn waits(facts: &Facts, verdict: Option<&Verdict>) -> Vec<WaitsFor> {
     if !facts.expectations_satisfied {
         waits.push(WaitsFor::Watches);
     }
-    let (active, terminating) = (facts.census.active.len(), facts.census.terminating.len());
+    let (active, terminating) = (facts.census.active, facts.census.terminating.len());
     waits.extend((active > 0).then_some(WaitsFor::ActivePods(active)));
     waits.extend((terminating > 0).then_some(WaitsFor::TerminatingPods(terminating)));
     waits
@@ -271,7 +271,7 @@ impl fmt::Display for PodPlan {
             "{}: {}; active {} ready {} terminating {}; newly succeeded {} failed {} ignored {}",
             job.key,
             self.pods,
-            census.active.len(),
+            census.active,
             census.ready,
             census.terminating.len(),
             census.newly_succeeded.len(),

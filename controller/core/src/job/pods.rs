@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use jiff::{SignedDuration, Timestamp};
 
 use super::facts::{Facts, Indexes};
@@ -15,6 +14,7 @@ use super::report::WaitsFor;
 use super::steps::{Action, PodDraft};
 use super::verdict::{End, Verdict};
 use super::{IndexSet, backoff};
+use crate::job_pods::{JobPods, Kind};
 use crate::view::{ContainerKind, Job, Phase, Pod, Uid};
 
 /// The most nodes to avoid: each one costs the scheduler more work for the pod.
@@ -83,22 +83,22 @@ pub(super) struct PodDecision {
 
 /// Decides the pod stage of a sync.
 pub(super) fn decide(facts: &Facts, end: Option<&Verdict>, settings: &Settings) -> PodDecision {
-    let active = &facts.census.active;
+    let pods = &facts.census.pods;
     if let Some(verdict) = end {
-        let stage = PodStage::delete(active.clone(), Purpose::End(verdict.end));
+        let stage = PodStage::delete(pods.active(), Purpose::End(verdict.end));
         return PodDecision { stage, ..PodDecision::unmanaged() };
     }
     if !facts.expectations_satisfied || facts.job.deleting {
         return PodDecision::unmanaged();
     }
     if facts.job.spec.suspend {
-        let stage = PodStage::delete(active.clone(), Purpose::Suspend);
+        let stage = PodStage::delete(pods.active(), Purpose::Suspend);
         return PodDecision::new(stage, Action::PodsDeleted);
     }
     // DIVERGES(upstream): only on request. Upstream lets a pod that cannot start hold up its Job
     // for ever.
     let (overdue, wake) = match facts.options.pending_timeout {
-        Some(timeout) => overdue(active, timeout, facts.now),
+        Some(timeout) => overdue(pods, timeout, facts.now),
         None => (Vec::new(), None),
     };
     let decision = if overdue.is_empty() {
@@ -112,11 +112,12 @@ pub(super) fn decide(facts: &Facts, end: Option<&Verdict>, settings: &Settings) 
 /// Deletes excess pods, or creates missing ones.
 fn size(facts: &Facts, settings: &Settings) -> PodDecision {
     let census = &facts.census;
-    let (active, wanted) = (census.active.len(), wanted(facts));
-    let mut excess = choose_victims(&facts.job, &census.active, active.saturating_sub(wanted));
-    excess.truncate(settings.max_pod_create_delete_per_sync);
-    if !excess.is_empty() {
-        let stage = PodStage::delete(excess, Purpose::Excess);
+    let (active, wanted) = (census.active, wanted(facts));
+    let excess = active.saturating_sub(wanted);
+    if excess > 0 || !have_places(&facts.job, &census.pods) {
+        let most = settings.max_pod_create_delete_per_sync;
+        let victims = choose_victims(&facts.job, &census.pods.active(), excess, most);
+        let stage = PodStage::delete(victims, Purpose::Excess);
         return PodDecision::new(stage, Action::PodsDeleted);
     }
     let waited_for = if facts.job.replaces_failed_only() { census.terminating.len() } else { 0 };
@@ -130,7 +131,7 @@ fn size(facts: &Facts, settings: &Settings) -> PodDecision {
 fn wanted(facts: &Facts) -> usize {
     let parallelism = usize::try_from(facts.job.spec.parallelism).unwrap_or(0);
     match facts.job.spec.completions {
-        None if facts.succeeded > 0 => facts.census.active.len(),
+        None if facts.succeeded > 0 => facts.census.active,
         None => parallelism,
         Some(completions) => usize::try_from(completions)
             .unwrap_or(0)
@@ -184,12 +185,13 @@ fn indexed_drafts(
     let job = &facts.job;
     let waited_for: &[Arc<Pod>] =
         if job.replaces_failed_only() { &facts.census.terminating } else { &[] };
-    let busy = facts.census.active.iter().chain(waited_for).filter_map(|pod| pod.index);
+    let waited_for = IndexSet::collect(waited_for.iter().filter_map(|pod| pod.index));
     let per_index = indexes.per_index.as_ref();
     let backoff = |index| {
         per_index.map_or(SignedDuration::ZERO, |it| it.backoff(job, index, facts.now, settings))
     };
-    let succeeded_or_busy = indexes.succeeded.union(&IndexSet::collect(busy));
+    let busy = facts.census.pods.active_indexes().union(&waited_for);
+    let succeeded_or_busy = indexes.succeeded.union(&busy);
     let taken = match per_index {
         Some(per_index) => succeeded_or_busy.union(&per_index.failed),
         None => succeeded_or_busy,
@@ -223,9 +225,7 @@ fn nodes_to_avoid(
     if !facts.options.avoid_failed_nodes {
         return HashMap::new();
     }
-    let pods = facts.census.pods.iter();
-    let mut disrupted: Vec<&Arc<Pod>> =
-        pods.filter(|pod| pod.has_condition(DISRUPTION_TARGET)).collect();
+    let mut disrupted: Vec<&Arc<Pod>> = facts.census.pods.of_kind(Kind::Disrupted).collect();
     disrupted.sort_by_key(|pod| Reverse(pod.finished_at()));
     let mut nodes: HashMap<Option<u32>, Vec<Arc<str>>> = HashMap::new();
     for pod in disrupted {
@@ -279,13 +279,12 @@ impl fmt::Display for PodStage {
 /// can run. A pod on a node is marked and deleted: the kubelet makes it Failed when nothing of it
 /// runs. ([API18])
 fn overdue(
-    active: &[Arc<Pod>],
+    pods: &JobPods,
     timeout: SignedDuration,
     now: Timestamp,
 ) -> (Vec<Arc<Pod>>, Option<SignedDuration>) {
-    let pending = active.iter().filter(|pod| pod.phase == Phase::Pending);
     let (mut overdue, mut next) = (Vec::new(), None::<SignedDuration>);
-    for pod in pending {
+    for pod in pods.of_kind(Kind::Pending) {
         let Some(created) = pod.created else { continue };
         let left = timeout.saturating_sub(now.duration_since(created));
         if left <= SignedDuration::ZERO {
@@ -299,20 +298,32 @@ fn overdue(
 
 // Decides which active pods go first when there are too many. ([P11], [P12])
 
-/// At least `excess` pods of an Indexed or NonIndexed Job, in the order of deletion.
+/// Whether no pod of an Indexed Job has a missing, repeated or too high index.
+fn have_places(job: &Job, pods: &JobPods) -> bool {
+    !job.is_indexed() || pods.have_places(job.index_bound())
+}
+
+/// As many pods as are in excess, and at most as many as one sync deletes, in the order of
+/// deletion.
 ///
 /// An Indexed Job also loses pods whose index is missing, repeated or out of range.
-fn choose_victims(job: &Job, active: &[Arc<Pod>], excess: usize) -> Vec<Arc<Pod>> {
+fn choose_victims(job: &Job, active: &[Arc<Pod>], excess: usize, most: usize) -> Vec<Arc<Pod>> {
     let mut victims = if job.is_indexed() { misplaced(job, active) } else { Vec::new() };
-    let missing = excess.saturating_sub(victims.len());
+    let missing = excess.min(most).saturating_sub(victims.len());
     if missing > 0 {
         let misplaced: HashSet<&Uid> = victims.iter().map(|pod| &pod.uid).collect();
         let mut rest: Vec<&Arc<Pod>> =
             active.iter().filter(|pod| !misplaced.contains(&pod.uid)).collect();
-        rest.sort_by(|left, right| compare(left, right));
-        let rest: Vec<Arc<Pod>> = rest.into_iter().take(missing).cloned().collect();
+        // Of many pods, few go with one sync.
+        if missing < rest.len() {
+            rest.select_nth_unstable_by(missing, |left, right| compare(left, right));
+            rest.truncate(missing);
+        }
+        rest.sort_unstable_by(|left, right| compare(left, right));
+        let rest: Vec<Arc<Pod>> = rest.into_iter().cloned().collect();
         victims.extend(rest);
     }
+    victims.truncate(most);
     victims
 }
 
@@ -346,6 +357,8 @@ fn compare(left: &Pod, right: &Pod) -> Ordering {
         .then_with(|| younger_first(ready_since(left), ready_since(right)))
         .then_with(|| Reverse(restarts(left)).cmp(&Reverse(restarts(right))))
         .then_with(|| younger_first(left.created, right.created))
+        // The same ones each time.
+        .then_with(|| left.uid.cmp(&right.uid))
 }
 
 fn phase_rank(phase: Phase) -> u8 {

@@ -9,6 +9,7 @@ use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use jiff::SignedDuration;
 
 use super::input::SyncInput;
+use crate::job_pods::{JobPods, Kind};
 use crate::view::{Phase, Pod};
 
 /// How long writes of the condition are tried. Then the pod counts as it is.
@@ -56,7 +57,7 @@ pub fn is_rejected_by_node(pod: &Pod) -> bool {
 ///
 /// DIVERGES(upstream): a pod that its kubelet rejected for a reason of its node is a disruption
 /// target. Upstream counts it like a failure of its program, and no rule can match it. ([F7])
-pub(super) fn unmarked(input: &SyncInput<'_>, pods: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
+pub(super) fn unmarked(input: &SyncInput<'_>, pods: &JobPods) -> Vec<Arc<Pod>> {
     if !input.settings.rejected_disruption_target {
         return Vec::new();
     }
@@ -69,7 +70,7 @@ pub(super) fn unmarked(input: &SyncInput<'_>, pods: &[Arc<Pod>]) -> Vec<Arc<Pod>
         let since = input.memory.marking_since.get(&pod.uid);
         since.is_none_or(|since| input.now.duration_since(*since) < TRIED_FOR)
     };
-    pods.iter()
+    pods.of_kind(Kind::Unsettled)
         .filter(|pod| is_rejected_by_node(pod) && !pod.has_condition(DISRUPTION_TARGET))
         .filter(|pod| pod.tracked && !input.memory.removed_finalizers.contains(&pod.uid))
         .filter(|pod| tries(pod) && !is_listed(pod))

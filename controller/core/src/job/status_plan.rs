@@ -39,7 +39,7 @@ impl PodOutcomes {
     pub(super) fn before(facts: &Facts) -> Self {
         let census = &facts.census;
         Self {
-            active: census.active.len(),
+            active: census.active,
             ready: census.ready,
             terminating: census.terminating.len(),
             all_deleted: true,

@@ -43,11 +43,14 @@ impl Accounting {
             decided: plan.verdict.is_some(),
             end: finish.map(|verdict| verdict.end),
         };
-        let tracked = facts.census.tracked_of(&listed(status));
+        let tracked = facts.census.tracked_of(listed(status));
         let mut accounting = Self { tracked, ..Self::default() };
         settle(status, &accounting.tracked, &HashSet::new(), facts.job.is_indexed());
-        let mut removable: Vec<&Arc<Pod>> =
-            facts.census.tracked.iter().filter(|pod| rules.allows_removal(pod)).collect();
+        let mut removable: Vec<&Arc<Pod>> = if rules.may_release_active() {
+            facts.census.tracked().filter(|pod| rules.allows_removal(pod)).collect()
+        } else {
+            facts.census.ended.iter().filter(|pod| rules.allows_removal(pod)).collect()
+        };
         if facts.job.is_indexed() {
             removable.sort_by_key(|pod| pod.index);
         }
@@ -119,6 +122,11 @@ fn success_count(job: &Job, indexes: u32) -> i32 {
 }
 
 impl Rules<'_> {
+    /// Whether pods that run may lose their finalizer, too. ([T5])
+    fn may_release_active(&self) -> bool {
+        self.facts.job.deleting || self.end == Some(End::Failure)
+    }
+
     /// Whether the pod's finalizer may be removed. ([T5])
     fn allows_removal(&self, pod: &Pod) -> bool {
         if self.end == Some(End::Success) && pod.is_active() {

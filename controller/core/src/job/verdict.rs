@@ -9,7 +9,7 @@ use super::backoff::PerIndex;
 use super::census::Census;
 use super::policies::FailureAction;
 use super::{IndexSet, census, policies};
-use crate::view::{Job, Phase, Pod, RestartPolicy};
+use crate::view::{Job, Pod, RestartPolicy};
 
 /// The end that a Job has come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ fn stored(job: &Job, end: End) -> Option<Verdict> {
 /// end is stored. If it was released as succeeded, upstream fails the Job once its phase turns.
 fn fail_job_rule(job: &Job, census: &Census) -> Option<Verdict> {
     job.spec.pod_failure_policy.as_ref()?;
-    let mut failed = census.tracked.iter().filter(|pod| census::is_failed(job, pod));
+    let mut failed = census.ended.iter().filter(|pod| census::is_failed(job, pod));
     failed.find_map(|pod| match census::failure_action(job, pod) {
         Some(FailureAction::FailJob(message)) => {
             Some(verdict(End::Failure, "PodFailurePolicy", message))
@@ -142,7 +142,7 @@ fn fail_job_rule(job: &Job, census: &Census) -> Option<Verdict> {
 fn backoff_limit(job: &Job, census: &Census) -> Option<Verdict> {
     let limit = usize::try_from(job.spec.backoff_limit).unwrap_or(0);
     let too_many = census.failed(job) > limit && !is_work_queue_done(job, census);
-    let exceeded = too_many || restarts_reach(job, &census.pods, limit);
+    let exceeded = too_many || restarts_reach(job, census, limit);
     exceeded.then(|| {
         verdict(End::Failure, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
     })
@@ -169,17 +169,9 @@ fn disruption_limit(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
 }
 
 /// The OnFailure rule: `>=` where counted pods have `>`, except for a limit of 0. ([C10])
-fn restarts_reach(job: &Job, pods: &[Arc<Pod>], limit: usize) -> bool {
-    if job.spec.restart_policy != RestartPolicy::OnFailure {
-        return false;
-    }
-    let restarts: usize = pods
-        .iter()
-        .filter(|pod| matches!(pod.phase, Phase::Running | Phase::Pending))
-        .flat_map(|pod| pod.containers.iter())
-        .map(|container| container.restarts as usize)
-        .sum();
-    restarts > 0 && restarts >= limit
+fn restarts_reach(job: &Job, census: &Census, limit: usize) -> bool {
+    let restarts = census.pods.counts().restarts;
+    job.spec.restart_policy == RestartPolicy::OnFailure && restarts > 0 && restarts >= limit as u64
 }
 
 /// A Job that is past its active deadline fails. ([U5])
@@ -210,7 +202,7 @@ fn is_done_in_time(job: &Job, evidence: &Evidence<'_>, left: SignedDuration) -> 
         None => !pod.tracked,
     };
     is_reached
-        && census.active.is_empty()
+        && census.active == 0
         && census.terminating.is_empty()
         && census.pods.iter().all(is_in_time)
 }

@@ -7,6 +7,7 @@ use epilogue_common::watch_event::WatchEvent;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::job::{Memory, Versions};
+use crate::job_pods::JobPods;
 use crate::orphans::Orphans;
 use crate::podgc::{NamespaceView, NodeView, Wake};
 use crate::view::{Job, JobKey, Pod};
@@ -72,8 +73,8 @@ pub enum Entry {
 pub struct Snapshot {
     /// The Job.
     pub job: Arc<Job>,
-    /// Its pods, then those that it may adopt, each in the order of their UIDs.
-    pub pods: Vec<Arc<Pod>>,
+    /// Its pods, and those that it may adopt.
+    pub pods: JobPods,
     /// What is remembered of it.
     pub memory: Memory,
     /// How far the watches have come.

@@ -390,6 +390,16 @@ impl Gc {
         }
     }
 
+    /// Whether each pod that can be read is found by its node, and no other is.
+    pub(super) fn is_sound(&self, pods: &Pods) -> bool {
+        let is_on = |node: &Arc<str>, uid: &Uid| {
+            pods.readable(uid).is_some_and(|pod| pod.node.as_ref() == Some(node))
+        };
+        let bound = pods.uids().filter_map(|uid| pods.readable(uid)?.node.as_ref()).count();
+        self.by_node.iter().all(|(node, uids)| uids.iter().all(|uid| is_on(node, uid)))
+            && self.by_node.values().map(BTreeSet::len).sum::<usize>() == bound
+    }
+
     fn unbind(&mut self, pod: &Pod) {
         let Some(node) = &pod.node else { return };
         if let Some(pods) = self.by_node.get_mut(node) {

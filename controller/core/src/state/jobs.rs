@@ -168,7 +168,7 @@ impl Jobs {
     pub(super) fn handle(
         &mut self,
         event: WatchEvent<Arc<Job>>,
-        pods: &Pods,
+        pods: &mut Pods,
         now: &Now,
         reaction: &mut Reaction,
     ) -> Version {
@@ -215,7 +215,7 @@ impl Jobs {
         }
     }
 
-    fn show(&mut self, job: &Arc<Job>, pods: &Pods, now: &Now, reaction: &mut Reaction) {
+    fn show(&mut self, job: &Arc<Job>, pods: &mut Pods, now: &Now, reaction: &mut Reaction) {
         self.list.saw(&job.key);
         self.unreadable.remove(&job.key);
         // A namesake is another Job, even if a list hides the deletion of the first one.
@@ -227,6 +227,9 @@ impl Jobs {
         let (job, namespace) = (&job, &job.key.namespace);
         reaction.template_budget = is_first.then(|| Arc::clone(namespace));
         let old = self.by_key.insert(job.key.clone(), Arc::clone(job));
+        if old.as_ref().is_none_or(|old| old.spec.selector != job.spec.selector) {
+            pods.select(job);
+        }
         // A Job that is finished, or not ours, needs no memory. ([S4], [Z4])
         if job.is_finished() || self.templates.is_foreign(job) {
             self.memories.remove(&job.uid);
@@ -311,6 +314,14 @@ impl Jobs {
                 let key = JobKey::new(Arc::clone(&pod.namespace), &*owner.name);
                 self.unreadable.contains(&key)
             })
+    }
+
+    /// Whether what is kept of Jobs is of Jobs that are known.
+    pub(super) fn is_sound(&self) -> bool {
+        let known: HashSet<&Uid> = self.by_key.values().map(|job| &job.uid).collect();
+        self.memories.keys().all(|uid| known.contains(uid))
+            && self.by_key.iter().all(|(key, job)| *key == job.key)
+            && self.templates.is_sound(self.by_key.values())
     }
 
     fn react(&self, queue: Vec<Enqueue>, pods: &Pods, now: &Now, reaction: &mut Reaction) {

@@ -51,6 +51,8 @@ pub struct ClusterState {
     restores: u64,
     interner: Interner,
     reads: u32,
+    /// Counts in debug builds only.
+    events_until_check: usize,
 }
 
 impl ClusterState {
@@ -89,7 +91,7 @@ impl ClusterState {
         let versions = match event {
             Event::Job(event) => {
                 let old = self.job_before(&event);
-                let jobs = self.jobs.handle(event, &self.pods, now, &mut reaction);
+                let jobs = self.jobs.handle(event, &mut self.pods, now, &mut reaction);
                 let checks = old.and_then(|old| self.job_shown(&old));
                 reaction.entries.extend(checks);
                 Versions { jobs, ..Versions::default() }
@@ -112,7 +114,23 @@ impl ClusterState {
         };
         self.jobs.advance(versions, self.pod_list.is_open(), &mut reaction);
         self.follow_lists(kind, sign, now, &mut reaction);
+        debug_assert!(!self.is_check_due() || self.is_sound(), "an index is not what it indexes");
         reaction
+    }
+
+    /// Whether the indexes are checked at this event, in debug builds. A check costs a walk, so it
+    /// comes once in as many events as there are pods.
+    fn is_check_due(&mut self) -> bool {
+        self.events_until_check = match self.events_until_check.checked_sub(1) {
+            Some(left) => left,
+            None => self.pods.uids().count(),
+        };
+        self.events_until_check == 0
+    }
+
+    fn is_sound(&self) -> bool {
+        let gc = self.gc.as_ref();
+        self.pods.is_sound() && self.jobs.is_sound() && gc.is_none_or(|gc| gc.is_sound(&self.pods))
     }
 
     /// Returns what to enqueue for all Jobs, pods and nodes, as if each had just been added.
@@ -133,9 +151,8 @@ impl ClusterState {
         if self.pods.has_unreadable_of(&key.namespace, &job.uid) {
             return None;
         }
-        let owned = self.pods.of_owner(&key.namespace, &job.uid);
         // Pods without a controller may be adopted. ([S10])
-        let pods = owned.chain(self.pods.without_owner(&key.namespace)).cloned().collect();
+        let pods = self.pods.of_job(&key.namespace, &job.uid);
         let memory = self.jobs.memory(&job.uid);
         let (seen, counts_max) = (self.jobs.seen(), self.jobs.counts_max(now));
         Some(Snapshot { job, pods, memory, seen, counts_max, restores: self.restores })
@@ -380,8 +397,12 @@ impl ClusterState {
         self.pod_list.saw(&pod.uid);
         self.readable(&pod.uid, reaction);
         let is_kept = self.gc.is_some() || is_relevant(pod);
-        let old =
-            if is_kept { self.pods.insert(Arc::clone(pod)) } else { self.pods.remove(&pod.uid) };
+        let old = if is_kept {
+            let job = self.jobs.of_pod(pod).map(AsRef::as_ref);
+            self.pods.insert(Arc::clone(pod), job)
+        } else {
+            self.pods.remove(&pod.uid)
+        };
         let change = match old.as_deref().filter(|old| is_relevant(old)) {
             Some(old) => Some(PodChange::Updated(old, pod)),
             None => is_relevant(pod).then_some(PodChange::Added(pod)),

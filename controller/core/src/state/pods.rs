@@ -1,32 +1,25 @@
-//! Indexes pods by UID, and those that are relevant to Jobs by owner, and without an owner by
+//! Indexes pods by UID, and those that are relevant to Jobs by their Job, and without an owner by
 //! namespace.
 
 use std::borrow::Borrow;
-use std::cmp::Ordering;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::batching::CachedPodCounts;
-use crate::event_handlers::is_relevant;
-use crate::view::{Pod, Uid};
+use crate::job_pods::{JobPods, PodSet};
+use crate::view::{Job, Pod, Uid};
 
 /// All pods that the state keeps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pods {
     by_uid: HashSet<ByUid>,
-    /// By namespace and owner: whoever may create pods in another namespace can give them the UID
+    /// By namespace and Job: whoever may create pods in another namespace can give them the UID
     /// of any Job.
-    by_owner: HashMap<(Arc<str>, Uid), Owned>,
-    without_owner: HashMap<Arc<str>, BTreeSet<ByUid>>,
+    by_owner: HashMap<(Arc<str>, Uid), JobPods>,
+    without_owner: HashMap<Arc<str>, PodSet>,
     /// Pods whose latest version could not be read, and the namespace and owner of each.
     unreadable: HashMap<Uid, Option<(Arc<str>, Uid)>>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Owned {
-    pods: BTreeSet<ByUid>,
-    counts: CachedPodCounts,
 }
 
 /// A pod as an entry of a set by UID. A map would repeat the UID in every entry.
@@ -53,15 +46,22 @@ impl PartialEq for ByUid {
 
 impl Eq for ByUid {}
 
-impl Ord for ByUid {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.uid.cmp(&other.0.uid)
-    }
+/// Where a pod is found, other than by its UID.
+#[derive(PartialEq)]
+enum Place {
+    Nowhere,
+    OfJob((Arc<str>, Uid)),
+    WithoutOwner(Arc<str>),
 }
 
-impl PartialOrd for ByUid {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
+impl Place {
+    fn of(pod: &Pod) -> Self {
+        let namespace = Arc::clone(&pod.namespace);
+        match &pod.owner {
+            None => Self::WithoutOwner(namespace),
+            Some(owner) if &*owner.kind == "Job" => Self::OfJob((namespace, owner.uid.clone())),
+            Some(_) => Self::Nowhere,
+        }
     }
 }
 
@@ -87,75 +87,111 @@ impl Pods {
     }
 
     pub(super) fn counts(&self, namespace: &Arc<str>, job: &Uid) -> CachedPodCounts {
-        self.owned(namespace, job).map(|owned| owned.counts).unwrap_or_default()
+        self.owned(namespace, job).map(JobPods::counts).unwrap_or_default()
     }
 
-    /// The pods of an owner in its namespace, in the order of their UIDs.
+    /// The pods of a Job, and those that it may adopt.
+    pub(super) fn of_job(&self, namespace: &Arc<str>, job: &Uid) -> JobPods {
+        let strays = self.without_owner.get(namespace).cloned().unwrap_or_default();
+        self.owned(namespace, job).cloned().unwrap_or_default().with_strays(strays)
+    }
+
+    /// The pods of a Job in its namespace, in the order of their UIDs.
     pub(super) fn of_owner(
         &self,
         namespace: &Arc<str>,
         owner: &Uid,
     ) -> impl Iterator<Item = &Arc<Pod>> {
-        let owned = self.owned(namespace, owner).into_iter().flat_map(|owned| &owned.pods);
-        owned.map(|each| &each.0)
+        self.owned(namespace, owner).into_iter().flat_map(JobPods::iter)
     }
 
-    fn owned(&self, namespace: &Arc<str>, owner: &Uid) -> Option<&Owned> {
+    fn owned(&self, namespace: &Arc<str>, owner: &Uid) -> Option<&JobPods> {
         self.by_owner.get(&(Arc::clone(namespace), owner.clone()))
     }
 
     /// The pods of a namespace that have no owner, in the order of their UIDs.
     pub(super) fn without_owner(&self, namespace: &str) -> impl Iterator<Item = &Arc<Pod>> {
-        self.without_owner.get(namespace).into_iter().flatten().map(|each| &each.0)
+        self.without_owner.get(namespace).into_iter().flat_map(PodSet::iter)
     }
 
-    /// Inserts a pod, and returns the one that it replaces.
-    pub(super) fn insert(&mut self, pod: Arc<Pod>) -> Option<Arc<Pod>> {
-        let old = self.remove(&pod.uid);
-        let entry = ByUid(pod);
-        let pod = &entry.0;
-        if !is_relevant(pod) {
-            self.by_uid.insert(entry);
-            return old;
+    /// The Job has appeared, or has another selector.
+    pub(super) fn select(&mut self, job: &Job) {
+        let key = (Arc::clone(&job.key.namespace), job.uid.clone());
+        if let Some(owned) = self.by_owner.get_mut(&key) {
+            owned.select(job);
         }
-        if let Some(owner) = &pod.owner {
-            let key = (Arc::clone(&pod.namespace), owner.uid.clone());
-            let owned = self.by_owner.entry(key).or_default();
-            owned.counts.add(pod);
-            owned.pods.insert(entry.clone());
-        } else {
-            let namespace = Arc::clone(&pod.namespace);
-            self.without_owner.entry(namespace).or_default().insert(entry.clone());
+    }
+
+    /// Inserts a pod, and returns the one that it replaces. `job` is the Job that it names as its
+    /// controller, if that is known.
+    pub(super) fn insert(&mut self, pod: Arc<Pod>, job: Option<&Job>) -> Option<Arc<Pod>> {
+        let place = Place::of(&pod);
+        let old = self.by_uid.replace(ByUid(Arc::clone(&pod))).map(|old| old.0);
+        if let Some(old) = &old {
+            let former = Place::of(old);
+            if former != place {
+                self.displace(&former, &old.uid);
+            }
         }
-        self.by_uid.insert(entry);
+        match place {
+            Place::Nowhere => {}
+            Place::OfJob(key) => {
+                self.by_owner.entry(key).or_default().insert(&pod, job);
+            }
+            Place::WithoutOwner(namespace) => {
+                self.without_owner.entry(namespace).or_default().insert(pod);
+            }
+        }
         old
     }
 
     /// Removes a pod.
     pub(super) fn remove(&mut self, uid: &Uid) -> Option<Arc<Pod>> {
         let ByUid(pod) = self.by_uid.take(uid)?;
-        match &pod.owner {
-            _ if !is_relevant(&pod) => {}
-            Some(owner) => {
-                let key = (Arc::clone(&pod.namespace), owner.uid.clone());
-                if let Some(owned) = self.by_owner.get_mut(&key) {
-                    owned.counts.remove(&pod);
-                    owned.pods.remove(uid);
-                    if owned.pods.is_empty() {
-                        self.by_owner.remove(&key);
+        self.displace(&Place::of(&pod), uid);
+        Some(pod)
+    }
+
+    fn displace(&mut self, place: &Place, uid: &Uid) {
+        match place {
+            Place::Nowhere => {}
+            Place::OfJob(key) => {
+                if let Some(owned) = self.by_owner.get_mut(key) {
+                    owned.remove(uid);
+                    if owned.is_empty() {
+                        self.by_owner.remove(key);
                     }
                 }
             }
-            None => {
-                if let Some(pods) = self.without_owner.get_mut(&pod.namespace) {
+            Place::WithoutOwner(namespace) => {
+                if let Some(pods) = self.without_owner.get_mut(namespace) {
                     pods.remove(uid);
                     if pods.is_empty() {
-                        self.without_owner.remove(&pod.namespace);
+                        self.without_owner.remove(namespace);
                     }
                 }
             }
         }
-        Some(pod)
+    }
+
+    /// Whether each pod is in its place, and what is kept of each Job's pods is right.
+    pub(super) fn is_sound(&self) -> bool {
+        let is_placed = |pod: &Pod| match Place::of(pod) {
+            Place::Nowhere => true,
+            Place::OfJob((namespace, job)) => {
+                self.owned(&namespace, &job).is_some_and(|owned| owned.get(&pod.uid).is_some())
+            }
+            Place::WithoutOwner(namespace) => {
+                let strays = self.without_owner.get(&namespace);
+                strays.is_some_and(|strays| strays.get(&pod.uid).is_some())
+            }
+        };
+        let is_anywhere = |each: &&ByUid| Place::of(&each.0) != Place::Nowhere;
+        let placed = self.by_owner.values().map(JobPods::len).sum::<usize>()
+            + self.without_owner.values().map(PodSet::len).sum::<usize>();
+        self.by_uid.iter().all(|each| is_placed(&each.0))
+            && placed == self.by_uid.iter().filter(is_anywhere).count()
+            && self.by_owner.values().all(JobPods::is_sound)
     }
 
     /// The latest version of a pod could not be read.

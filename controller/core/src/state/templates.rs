@@ -77,6 +77,19 @@ impl Templates {
         (Arc::clone(job), false)
     }
 
+    /// Whether the sizes are those of these Jobs.
+    pub(super) fn is_sound<'a>(&self, jobs: impl Iterator<Item = &'a Arc<Job>>) -> bool {
+        let mut sizes: HashMap<&str, usize> = HashMap::new();
+        for job in jobs {
+            let size = job.source.size();
+            if size > FREE_MAX {
+                *sizes.entry(&job.key.namespace).or_default() += size;
+            }
+        }
+        let kept = self.of.iter().filter(|(_, kept)| kept.bytes > 0);
+        kept.map(|(namespace, kept)| (&**namespace, kept.bytes)).collect::<HashMap<_, _>>() == sizes
+    }
+
     /// A Job is no longer kept.
     pub(super) fn release(&mut self, job: &Job) {
         let size = Some(job.source.size()).filter(|size| *size > FREE_MAX);

@@ -240,7 +240,7 @@ impl World {
 
     /// Sabotage: releases terminated pods before anything is written.
     pub(super) fn release_early(&mut self, plan: &PodPlan) {
-        for pod in plan.facts.census.tracked.iter().filter(|pod| pod.is_terminal()) {
+        for pod in plan.facts.census.tracked().filter(|pod| pod.is_terminal()) {
             self.ledger.finalizer_removed(&self.api, &plan.facts.job, pod);
             let _ = self.api.change_pod(&pod.uid, |pod| pod_object::track(pod, false));
         }

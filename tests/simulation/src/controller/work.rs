@@ -79,13 +79,12 @@ impl World {
         let now = self.agenda.now();
         let process = &mut self.processes[number];
         let moment = process.moment(self.api.now, now);
-        let Some(mut snapshot) = process.state.input(&key, &moment) else {
+        let Some(snapshot) = process.state.input(&key, &moment) else {
             process.state.forget(&key);
             process.queue.forget(&key);
             process.queue.done(&key, now);
             return;
         };
-        self.random.shuffle(&mut snapshot.pods);
         let plan = self.plan(number, &snapshot);
         if plan.skip == Some(SkipReason::Stale) {
             let written = snapshot.memory.awaited();
@@ -333,9 +332,9 @@ fn plan_text(plan: &PodPlan) -> String {
          expectations {} wake {:?}",
         plan.facts.job.key,
         plan.facts.job.version,
-        census.active.len(),
+        census.active,
         census.terminating.len(),
-        census.tracked.len(),
+        census.tracked().count(),
         plan.claims.len(),
         plan.verdict.as_ref().map(|verdict| &verdict.reason),
         if plan.facts.expectations_satisfied { "met" } else { "open" },

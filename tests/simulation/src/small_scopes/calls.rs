@@ -150,7 +150,7 @@ impl State {
         let process = Arc::clone(&self.processes[number]);
         let Some(work) = &process.work else { return Ok(()) };
         let facts = &work.plan.facts;
-        for pod in facts.census.tracked.iter().filter(|pod| pod.is_terminal()) {
+        for pod in facts.census.tracked().filter(|pod| pod.is_terminal()) {
             self.history.may_release(&self.api, self.job(), pod, scope)?;
             let _ = self.api.change_pod(&pod.uid, |pod| pod_object::track(pod, false));
         }

@@ -219,7 +219,7 @@ impl Digest<'_> {
         if let Some(snapshot) = process.state.input(&key(), &now) {
             self.read(&snapshot.job);
             self.put(snapshot.pods.len() as u64);
-            for pod in &snapshot.pods {
+            for pod in snapshot.pods.iter_with_strays() {
                 self.read_pod(pod);
             }
             self.memory(process, &snapshot.memory);
@@ -333,7 +333,7 @@ impl Digest<'_> {
         let answers = work.answered.iter();
         if let Some(plan) = work.progress.status_plan() {
             self.uids(plan.release.iter().map(|pod| &pod.uid));
-            let tracked = facts.census.tracked.iter().filter(|pod| work.counts(pod));
+            let tracked = facts.census.tracked().filter(|pod| work.counts(pod));
             self.uids(tracked.map(|pod| &pod.uid));
             if let Some(end) = &plan.settle.end {
                 self.text(&end.reason);
@@ -349,10 +349,10 @@ impl Digest<'_> {
             self.read(&facts.job);
             self.put(facts.expectations_satisfied);
             self.put(facts.census.pods.len() as u64);
-            for pod in &facts.census.pods {
+            for pod in facts.census.pods.iter() {
                 self.read_pod(pod);
             }
-            self.uids(facts.census.tracked.iter().map(|pod| &pod.uid));
+            self.uids(facts.census.tracked().map(|pod| &pod.uid));
             self.knowledge(&by);
             if work.calls.iter().any(|call| call.step == Step::ConfirmPods) {
                 self.newer_than(work.plan.confirms.unwrap_or_default());

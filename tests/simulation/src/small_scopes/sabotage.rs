@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use controller_core::job::{Answer, Call, MemoryUpdate, Step, WrittenPod};
 use controller_core::state::{Entry, Event, Snapshot};
-use controller_core::view::{Container, ContainerKind, Job, Phase, Terminated};
+use controller_core::view::{Container, ContainerKind, Job, Phase, Pod, Terminated};
 use epilogue_common::outcome::Outcome;
 use epilogue_common::watch_event::WatchEvent;
 use jiff::SignedDuration;
@@ -60,10 +60,10 @@ impl Sabotage {
         }
         if self == Self::BelieveTurns {
             snapshot.memory.completed_pods.clear();
-            for pod in &mut snapshot.pods {
-                if pod.phase == Phase::Failed {
-                    Arc::make_mut(pod).containers = [failed_container()].into();
-                }
+            let failed = snapshot.pods.iter().filter(|pod| pod.phase == Phase::Failed);
+            for pod in failed.cloned().collect::<Vec<_>>() {
+                let containers = [failed_container()].into();
+                snapshot.pods.alter(Arc::new(Pod { containers, ..Pod::clone(&pod) }));
             }
         }
         if self == Self::ReplaceTerminating {

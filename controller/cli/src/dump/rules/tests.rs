@@ -13,6 +13,7 @@ use serde_json::json;
 use super::*;
 use crate::explain::rules::explain;
 use controller_core::job::{Memory, Settings, SyncInput, Versions};
+use controller_core::job_pods::JobPods;
 use controller_core::view::{Interner, WireJob, WirePod};
 
 /// The texts that must not get out begin with this.
@@ -331,8 +332,8 @@ fn a_job_is_explained_from_its_dump_as_from_its_cluster() {
         let pod: WirePod = serde_json::from_value(of("Pod")).expect("must be readable");
         let explanation = explain(
             &SyncInput {
+                pods: &JobPods::of(&job, &[Arc::new(pod.view(&mut Interner::default()))]),
                 job: &Arc::new(job),
-                pods: &[Arc::new(pod.view(&mut Interner::default()))],
                 memory: &Memory::default(),
                 seen: Versions::default(),
                 now: "2026-11-21T12:00:00Z".parse().expect("must be a time"),

@@ -1,6 +1,7 @@
 //! Tests what a person reads of a Job.
 
 use controller_core::job::{Memory, Settings, Versions};
+use controller_core::job_pods::JobPods;
 use controller_core::view::{Interner, WireJob, WirePod};
 use epilogue_common::names::{MANAGED_BY, TRACKING_FINALIZER};
 use jiff::SignedDuration;
@@ -70,10 +71,11 @@ fn explained(job: Value, pods: Vec<Value>) -> Explanation {
     let read = |pod: Value| WirePod::deserialize(pod).expect("must be a pod");
     let view = |pod: Value| Arc::new(read(pod).view(&mut Interner::default()));
     let pods: Vec<_> = pods.into_iter().map(view).collect();
+    let job = Arc::new(WireJob::parse(job).and_then(WireJob::view).expect("must be a Job"));
     explain(
         &SyncInput {
-            job: &Arc::new(WireJob::parse(job).and_then(WireJob::view).expect("must be a Job")),
-            pods: &pods,
+            job: &job,
+            pods: &JobPods::of(&job, &pods),
             memory: &Memory::default(),
             seen: Versions::default(),
             now: start(),

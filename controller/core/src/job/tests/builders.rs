@@ -1,7 +1,6 @@
 //! Builds Jobs and pods for tests, and runs one sync of them with its effects in plain numbers.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use epilogue_common::names::{MANAGED_BY, TRACKING_FINALIZER};
 use epilogue_common::outcome::Failure;
@@ -13,6 +12,7 @@ use serde_json::{Value, json};
 use crate::checks;
 use crate::checks::fake_api::{FakeApi, Faults, Trace};
 use crate::job::{PodDraft, SideEffect, Step, SyncInput};
+use crate::job_pods::JobPods;
 use crate::view::fields::{keep_job, keep_pod, selected_labels};
 use crate::view::{Interner, Job, Pod, Uid, WireJob, WirePod};
 
@@ -379,7 +379,7 @@ pub(super) fn sync_with(api: &mut FakeApi, faults: Faults<'_>) -> Effects {
 
 /// The three checks on the next plan of this API.
 pub(super) fn check(api: &FakeApi) {
-    let pods: Vec<Arc<Pod>> = api.pods.values().cloned().collect();
+    let pods = JobPods::of(&api.job, api.pods.values());
     let input = SyncInput {
         job: &api.job,
         pods: &pods,

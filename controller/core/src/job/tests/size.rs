@@ -92,7 +92,7 @@ fn a_plan_for_2_000_pods_of_100_000_indexes_holds_each_pod_once() {
     let api = api(large, pods);
     let plan = api.plan();
     let census = &plan.facts.census;
-    assert_eq!([&census.active, &census.terminating].map(Vec::len), [500, 500]);
+    assert_eq!([census.active, census.terminating.len()], [500, 500]);
     assert_eq!([&census.newly_succeeded, &census.newly_failed].map(Vec::len), [500, 1_000]);
     let PodStage::Create(drafts) = &plan.pods else { panic!("pods are created") };
     assert_eq!(drafts.len(), 500);
