@@ -6,7 +6,7 @@ use std::sync::Arc;
 use controller_core::job::{
     Answer, Claim, LiveJob, PodPlan, Step, WrittenPod, mark_rejected_patch,
 };
-use controller_core::view::{Job, Pod};
+use controller_core::view::{Job, JobKey, Pod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::Sabotage;
@@ -108,6 +108,9 @@ impl World {
         if let Fate::Refused(kind) = fate {
             return Err(Failure::new(kind, format!("injected: {kind:?}")));
         }
+        if let (Step::RemoveFinalizer(pod), None) = (step, job) {
+            self.read_unknown_job(number, pod)?;
+        }
         let sure = self.processes[number].life == Life::Leads;
         if self.processes[number].life == Life::Deposed {
             self.met(Met::DeposedCall);
@@ -125,6 +128,17 @@ impl World {
             return Err(Failure::new(FailureKind::Unknown, "injected: the reply is lost"));
         }
         outcome
+    }
+
+    /// Of an orphan whose Job no watch has shown, the program reads the Job first.
+    fn read_unknown_job(&self, number: usize, pod: &Pod) -> Outcome<()> {
+        let Some(owner) = &pod.owner else { return Ok(()) };
+        let key = JobKey::new(Arc::clone(&pod.namespace), &*owner.name);
+        let is_known = self.processes[number].state.knows(&key, &owner.uid);
+        match self.api.job(&owner.uid) {
+            Some(_) if !is_known => Err(Failure::new(FailureKind::Conflict, "the Job is there")),
+            _ => Ok(()),
+        }
     }
 
     /// `sure`: it is the process that leads.
