@@ -25,7 +25,7 @@ use crate::pki::{self, Authority};
 use crate::process::{Process, ProcessRecord, Program};
 use crate::run_dir::{self, Phase, RunDir, State};
 
-use flags::Layout;
+use flags::{Apart, Layout};
 use ports::Reserved;
 
 /// Time for a program to exit by itself before it is killed.
@@ -55,6 +55,7 @@ pub struct Options {
     audit: bool,
     api_server_flags: Vec<String>,
     controller_manager_flags: Vec<String>,
+    apart: Option<String>,
 }
 
 impl Options {
@@ -69,6 +70,7 @@ impl Options {
             audit: true,
             api_server_flags: Vec::new(),
             controller_manager_flags: Vec::new(),
+            apart: None,
         }
     }
 
@@ -117,6 +119,14 @@ impl Options {
     #[must_use]
     pub fn controller_manager_flag(mut self, flag: &str) -> Self {
         self.controller_manager_flags.push(flag.to_owned());
+        self
+    }
+
+    /// Stores this resource (`/pods`, `batch/jobs`) in an etcd of its own, which begins with the
+    /// first revision.
+    #[must_use]
+    pub fn apart(mut self, resource: &str) -> Self {
+        self.apart = Some(resource.to_owned());
         self
     }
 
@@ -249,8 +259,10 @@ impl ControlPlane {
     /// without it). Returns when all processes are gone. Logs stay, data are removed.
     pub async fn stop(mut self) -> Result<(), LabError> {
         self.end_processes().await;
-        let data = self.layout.etcd_data();
-        std::fs::remove_dir_all(&data).map_err(LabError::file("remove", data))?;
+        let apart = self.layout.etcd_apart().map(|apart| apart.etcd_data());
+        for data in [self.layout.etcd_data()].into_iter().chain(apart) {
+            std::fs::remove_dir_all(&data).map_err(LabError::file("remove", data))?;
+        }
         self.write_state(Phase::Stopped)
     }
 
@@ -272,26 +284,39 @@ async fn start_processes(
     run_dir: &RunDir,
 ) -> Result<(Layout, Vec<Process>), LabError> {
     let ports = [Reserved::any()?, Reserved::any()?, Reserved::any()?];
+    let apart_ports = [Reserved::any()?, Reserved::any()?];
+    let apart = |resource: &String| Apart {
+        resource: resource.clone(),
+        client_port: apart_ports[0].port(),
+        peer_port: apart_ports[1].port(),
+    };
     let layout = Layout {
         dir: run_dir.path().to_owned(),
         etcd_client_port: ports[0].port(),
         etcd_peer_port: ports[1].port(),
         api_port: ports[2].port(),
+        apart: options.apart.as_ref().map(apart),
     };
     run_dir.subdirectory("logs")?;
     write_identities(&layout, &run_dir.subdirectory("pki")?)?;
     write_state(run_dir, &layout, Phase::Starting, Vec::new())?;
-    drop(ports);
+    drop((ports, apart_ports));
 
     let start = |program, flags| spawn_program(options, &layout, program, flags);
     let mut processes = vec![spawn(options, &layout, Part::Etcd)?];
     ready::listens(&mut processes[0], layout.etcd_client_port).await?;
+    if let Some(apart) = layout.etcd_apart() {
+        let mut etcd = spawn_etcd_apart(options, &layout, &apart)?;
+        ready::listens(&mut etcd, apart.etcd_client_port).await?;
+        processes.push(etcd);
+    }
     if options.audit {
         let policy = layout.audit_policy();
         std::fs::write(&policy, audit::policy()).map_err(LabError::file("write", &policy))?;
     }
-    processes.push(spawn(options, &layout, Part::ApiServer)?);
-    ready::api_answers(&mut processes[1], &layout).await?;
+    let mut api_server = spawn(options, &layout, Part::ApiServer)?;
+    ready::api_answers(&mut api_server, &layout).await?;
+    processes.push(api_server);
     if let Some(controllers) = &options.controllers {
         let extra = &options.controller_manager_flags;
         let flags = flags::controller_manager(&layout, controllers, extra);
@@ -316,6 +341,18 @@ fn spawn(options: &Options, layout: &Layout, part: Part) -> Result<Process, LabE
         }
     };
     spawn_program(options, layout, GoProgram::ControlPlane, flags)
+}
+
+/// Starts the etcd of one resource.
+fn spawn_etcd_apart(
+    options: &Options,
+    layout: &Layout,
+    apart: &Layout,
+) -> Result<Process, LabError> {
+    let (name, log) = ("etcd-apart", layout.log("etcd-apart"));
+    std::fs::create_dir_all(&apart.dir).map_err(LabError::file("create", &apart.dir))?;
+    let path = options.labs.go_program(GoProgram::ControlPlane, options.version);
+    Process::spawn_control_plane(&Program::new(name, &path, flags::etcd(apart), &log))
 }
 
 fn spawn_program(

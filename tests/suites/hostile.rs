@@ -4,6 +4,7 @@
 mod objects;
 mod tenant;
 mod waiting;
+mod worked;
 
 use http::Request;
 use k8s_openapi::api::core::v1::Pod;

@@ -1,8 +1,10 @@
 //! Tests that Jobs count each pod once through outages, on an API of their own: etcd restored from a
-//! snapshot; etcd, kube-apiserver and the leader killed; the controller's path slow, silent or cut;
-//! its token and its authority replaced; both programs upgraded and rolled back.
+//! snapshot; etcd, kube-apiserver and the leader killed; pods and Jobs in different etcds; the
+//! controller's path slow, silent or cut; its token and its authority replaced; both programs
+//! upgraded and rolled back.
 
 mod credentials;
+mod etcds;
 mod jobs;
 mod network;
 mod stage;

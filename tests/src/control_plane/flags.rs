@@ -24,6 +24,19 @@ pub struct Layout {
     pub etcd_peer_port: u16,
     /// The API server's port.
     pub api_port: u16,
+    /// The resource that has an etcd of its own, and the ports of that etcd.
+    pub apart: Option<Apart>,
+}
+
+/// An etcd for one resource.
+#[derive(Clone, Debug)]
+pub struct Apart {
+    /// For example `/pods` or `batch/jobs`.
+    pub resource: String,
+    /// Its port for clients.
+    pub client_port: u16,
+    /// Its port for peers; it has no peers.
+    pub peer_port: u16,
 }
 
 impl Layout {
@@ -55,6 +68,14 @@ impl Layout {
     /// The API's URL.
     pub fn server(&self) -> String {
         format!("https://127.0.0.1:{}", self.api_port)
+    }
+
+    /// The layout by which the etcd of one resource starts.
+    pub fn etcd_apart(&self) -> Option<Self> {
+        let Apart { client_port, peer_port, .. } = *self.apart.as_ref()?;
+        let dir = self.dir.join("etcd-apart");
+        let (etcd_client_port, etcd_peer_port) = (client_port, peer_port);
+        Some(Self { dir, etcd_client_port, etcd_peer_port, apart: None, ..*self })
     }
 
     fn etcd(&self) -> String {
@@ -100,6 +121,10 @@ pub fn api_server(layout: &Layout, extra: &[String]) -> Vec<String> {
         "--max-requests-inflight=1600".into(),
         "--max-mutating-requests-inflight=800".into(),
     ];
+    if let Some(Apart { resource, client_port, .. }) = &layout.apart {
+        let server = format!("http://127.0.0.1:{client_port}");
+        flags.push(format!("--etcd-servers-overrides={resource}#{server}"));
+    }
     flags.extend_from_slice(extra);
     flags
 }
@@ -153,7 +178,13 @@ mod tests {
     use super::*;
 
     fn layout() -> Layout {
-        Layout { dir: "/lab".into(), etcd_client_port: 1, etcd_peer_port: 2, api_port: 3 }
+        Layout {
+            dir: "/lab".into(),
+            etcd_client_port: 1,
+            etcd_peer_port: 2,
+            api_port: 3,
+            apart: None,
+        }
     }
 
     #[test]

@@ -38,7 +38,7 @@ fn merge(into: &mut Value, from: &Value) {
 }
 
 /// As many entries as fit into the largest request.
-fn many(entry: impl Fn(usize) -> Value) -> Value {
+pub(crate) fn many(entry: impl Fn(usize) -> Value) -> Value {
     up_to(LARGE, entry)
 }
 
@@ -51,7 +51,7 @@ fn up_to(bytes: usize, entry: impl Fn(usize) -> Value) -> Value {
     (0..bytes / size).map(entry).collect()
 }
 
-fn many_pairs(bytes: usize) -> Value {
+pub(crate) fn many_pairs(bytes: usize) -> Value {
     let pair = |number: usize| (format!("k{number:06}"), json!(format!("v{number:06}")));
     Value::Object((0..bytes / 20).map(pair).collect::<Map<_, _>>())
 }

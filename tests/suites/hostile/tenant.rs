@@ -100,13 +100,6 @@ impl Stage {
         kib.trim().parse::<usize>().expect("a number") * 1024
     }
 
-    /// Address of its admin server, from its log. A restart gives it another one.
-    fn address(&self) -> String {
-        let log = std::fs::read_to_string(self.controller.log()).expect("the log");
-        let (_, last) = log.rsplit_once("address=").expect("an address");
-        last.split_whitespace().next().expect("an address").to_owned()
-    }
-
     async fn stop(mut self) {
         self.controller.check().expect("our controller runs to the end");
         self.controller.stop().await;
@@ -204,7 +197,7 @@ async fn a_tenant_stores(jobs: usize, pods: usize, limit: usize) {
         let state = async || JobState::of(&all.get(&name).await.expect("the Job"));
         eventually(&format!("a pod of {name}"), SOON, state, |state| state.active == 1).await;
     }
-    let text = get(&stage.address(), "/metrics").await.expect("figures");
+    let text = get(&address(&stage.controller), "/metrics").await.expect("figures");
     let reads = text.lines().find(|line| line.starts_with("epilogue_job_template_reads_total"));
     println!("{}", reads.unwrap_or_default());
     let log = std::fs::read_to_string(stage.controller.log()).expect("the log");
@@ -242,7 +235,7 @@ async fn thousands_of_controllers_names_make_neither_series_nor_memory() {
     stage.probe().await;
     let grown = stage.memory().saturating_sub(before);
     assert!(grown < CONTROLLERS * 3 * 1024 + 40 * MIB, "{} MiB", grown / MIB);
-    let text = get(&stage.address(), "/metrics").await.expect("figures");
+    let text = get(&address(&stage.controller), "/metrics").await.expect("figures");
     let series = text.lines().filter(|line| line.contains("external_controller")).count();
     assert!((1..10).contains(&series), "{series} series: {text}");
     stage.stop().await;
@@ -253,7 +246,7 @@ async fn thousands_of_controllers_names_make_neither_series_nor_memory() {
 async fn a_flood_of_the_admin_server_takes_nothing_from_jobs() {
     let mut stage = Stage::start().await;
     stage.probe().await;
-    let address = stage.address();
+    let address = address(&stage.controller);
     let mut silent = Vec::new();
     for _ in 0..500 {
         silent.push(TcpStream::connect(&address).await.expect("must connect"));
@@ -280,8 +273,15 @@ async fn a_flood_of_the_admin_server_takes_nothing_from_jobs() {
     stage.stop().await;
 }
 
+/// Address of a controller's admin server, from its log. A restart gives it another one.
+pub(crate) fn address(controller: &Controller) -> String {
+    let log = std::fs::read_to_string(controller.log()).expect("the log");
+    let (_, last) = log.rsplit_once("address=").expect("an address");
+    last.split_whitespace().next().expect("an address").to_owned()
+}
+
 /// The raw answer.
-async fn get(address: &str, path: &str) -> std::io::Result<String> {
+pub(crate) async fn get(address: &str, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;

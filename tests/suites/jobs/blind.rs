@@ -1,6 +1,6 @@
 //! Tests a controller whose connections stand still, as when a firewall drops their packets.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -10,11 +10,15 @@ use lab::controller::{Controller, Setup};
 use lab::proxy::Proxy;
 use lab::{Cluster, Namespace, eventually};
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::proxied;
 
 /// A connection without a byte is replaced after 90 s.
 const REPLACED_WITHIN: Duration = Duration::from_secs(150);
+/// On an idle machine it is below two minutes.
+const STALLS_WITHIN: Duration = Duration::from_secs(150);
 /// Long after the controller has checked a pod without a Job.
 const CHECKED_WITHIN: Duration = Duration::from_secs(5);
 
@@ -33,6 +37,7 @@ impl Stage {
         let namespace = Namespace::create(&cluster).await.expect("a namespace");
         let name = namespace.name();
         let setup = Setup::debug(&cluster.files(name)).namespace(name);
+        let setup = setup.argument("--metrics-bind-address=127.0.0.1:0");
         let (controller, proxy) = proxied::start(&cluster, setup).await;
         let jobs = Api::namespaced(client.clone(), name);
         let pods = Api::namespaced(client, name);
@@ -43,6 +48,19 @@ impl Stage {
         let state = async || JobState::of(&self.jobs.get(name).await.expect("the Job"));
         let what = format!("{name} as awaited (log: {})", self.controller.log().display());
         eventually(&what, within, state, holds).await;
+    }
+
+    /// What the controller's server answers.
+    async fn asked(&self, path: &str) -> String {
+        let log = std::fs::read_to_string(self.controller.log()).expect("the log");
+        let (_, address) = log.rsplit_once("address=").expect("an address");
+        let address = address.split_whitespace().next().expect("an address");
+        let mut stream = TcpStream::connect(address).await.expect("a connection");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("the request is sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        answer
     }
 
     async fn stop(mut self) {
@@ -65,6 +83,35 @@ async fn a_connection_that_shows_nothing_is_replaced() {
     let params = PatchParams::default();
     stage.pods.patch_status(&name, &params, &ended).await.expect("the status");
     stage.reaches("one", REPLACED_WITHIN, |state| state.succeeded == 1).await;
+    stage.stop().await;
+}
+
+/// A cache of the API server that does not move looks so: bookmarks come, and no change. Lists do
+/// not come to an end either, until it moves again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rare_a_watch_that_lives_and_does_not_move_is_listed_anew_within_two_minutes() {
+    let stage = Stage::start().await;
+    let params = PostParams::default();
+    stage.jobs.create(&params, &job("one").build()).await.expect("the Job");
+    stage.reaches("one", SOON, |state| state.active == 1).await;
+    let pod = stage.pods.list(&ListParams::default()).await.expect("the pods").items.remove(0);
+    let name = pod.metadata.name.expect("a pod has a name");
+    assert_eq!(stage.proxy.freeze_watches("pods"), 1);
+    let begun = Instant::now();
+    let ended = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
+    let params = PatchParams::default();
+    stage.pods.patch_status(&name, &params, &ended).await.expect("the status");
+    let ready = async || stage.asked("/readyz?verbose").await;
+    let stalls = |text: &String| text.contains("the watch of pods lives and does not move");
+    let text = eventually("readiness falls", STALLS_WITHIN, ready, stalls).await;
+    println!("after {:?}: {text}", begun.elapsed());
+    assert!(!text.contains("the watch of jobs"), "{text}");
+    let figures = stage.asked("/metrics").await;
+    let counted = r#"epilogue_watch_failures_total{reason="stalled",resource="pods"} 1"#;
+    assert!(figures.contains(counted), "{figures}");
+    stage.proxy.thaw_watches("pods");
+    stage.reaches("one", SOON, |state| state.succeeded == 1).await;
+    eventually("readiness comes back", SOON, ready, |text| text.contains(" 200 OK")).await;
     stage.stop().await;
 }
 

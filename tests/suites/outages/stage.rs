@@ -46,7 +46,12 @@ pub(crate) struct Stage {
 
 impl Ground {
     pub(crate) async fn lay() -> Self {
-        let control_plane = ControlPlane::start(Options::unique("outages")).await;
+        Self::lay_on(Options::unique("outages")).await
+    }
+
+    /// The same on such a control plane.
+    pub(crate) async fn lay_on(options: Options) -> Self {
+        let control_plane = ControlPlane::start(options).await;
         let control_plane = control_plane.expect("a control plane");
         let client = control_plane.admin_client().await.expect("a client");
         install::apply_rights(&client).await.expect("the rights");
@@ -195,6 +200,16 @@ impl Stage {
         let params = ListParams::default();
         let (jobs, pods) = (self.jobs().list(&params).await, self.pods().list(&params).await);
         Some(Account::of_all(&jobs.ok()?.items, &pods.ok()?.items))
+    }
+
+    /// Waits until this Job counts so many pods that succeeded.
+    pub(crate) async fn succeeded(&self, job: &str, pods: i32, within: Duration) {
+        let what = format!("{pods} of {job} (log: {})", self.controller.log().display());
+        let succeeded = async || {
+            let accounts = self.accounts().await?;
+            accounts.get(job).map(|account| account.totals().0)
+        };
+        eventually(&what, within, succeeded, |succeeded| *succeeded >= Some(pods)).await;
     }
 
     /// How many pods all Jobs count.
