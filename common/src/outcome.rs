@@ -11,6 +11,8 @@ const FAILED_ADMISSION: [&str; 2] = [
     "Internal error occurred: failed calling webhook ",
     "Internal error occurred: resource quota evaluation timed out",
 ];
+/// What the API's message says of an object that a webhook denies.
+const DENIED_BY_WEBHOOK: (&str, &str) = ("admission webhook ", " denied the request");
 /// What the API's message says of an object that a `ResourceQuota` has no room for.
 const OVER_QUOTA: &str = "exceeded quota: ";
 
@@ -76,6 +78,14 @@ impl Failure {
         }
     }
 
+    /// Whether validation or admission finds the object invalid. The denial of a webhook that names
+    /// no code is a 400.
+    pub fn is_invalid(&self) -> bool {
+        let (webhook, denied) = DENIED_BY_WEBHOOK;
+        let is_denied = || self.message.contains(webhook) && self.message.contains(denied);
+        self.kind == FailureKind::Invalid || self.kind == FailureKind::Other && is_denied()
+    }
+
     /// Whether the quota of the namespace refused the object.
     pub fn is_over_quota(&self) -> bool {
         self.kind == FailureKind::Forbidden && self.message.contains(OVER_QUOTA)
@@ -114,6 +124,21 @@ mod tests {
             (of(FailureKind::Forbidden, "no"), false),
         ] {
             assert_eq!(failure.is_in_doubt(), doubt, "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn a_denial_by_a_webhook_without_a_code_is_one_of_admission() {
+        let denied = "admission webhook \"pods.example.com\" denied the request: not now";
+        for (kind, message, invalid) in [
+            (FailureKind::Invalid, "spec.x: Forbidden", true),
+            (FailureKind::Other, denied, true),
+            (FailureKind::Other, "the body could not be decoded", false),
+            // Its own code decides.
+            (FailureKind::Forbidden, denied, false),
+            (FailureKind::TooManyRequests, denied, false),
+        ] {
+            assert_eq!(Failure::new(kind, message).is_invalid(), invalid, "{kind:?} {message}");
         }
     }
 

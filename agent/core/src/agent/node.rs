@@ -70,6 +70,10 @@ impl<T: Clone + PartialEq> Write<T> {
         self.attempt.is_open()
     }
 
+    fn is_awaited(&self) -> bool {
+        self.attempt.is_awaited()
+    }
+
     fn settle(&mut self, result: &Outcome<()>, pace: Pace, facts: &Facts, out: &mut Out) {
         let changed = self.under_way.take() != self.wanted;
         out.settle_of_node(PATCH_NODES, &mut self.attempt, result, pace, facts);
@@ -106,9 +110,9 @@ impl NodeWrites {
         }
     }
 
-    /// Whether the wanted values are acknowledged or cannot be written.
+    /// Whether the wanted values are acknowledged, or the API refuses them.
     pub(super) fn is_settled(&self) -> bool {
-        !self.announce.is_open() && !self.taint.is_open()
+        !self.announce.is_awaited() && !self.taint.is_awaited()
     }
 
     /// Repeats the writes that another writer has undone.

@@ -132,19 +132,16 @@ impl Out {
     ) -> Refusal {
         let now = facts.clock.monotonic();
         let refusal = self.refusals.hear(verb, uid, result, now);
-        if let Err(failure) = result
-            && failure.kind == FailureKind::Forbidden
-            && refusal == Refusal::OfPod
-        {
-            if self.refusals.is_new(verb) {
-                let name = facts.pods.get(uid).map(|pod| format!("{}/{}", pod.namespace, pod.name));
-                let name = name.unwrap_or_else(|| uid.0.clone());
-                let text = format!("the API refuses `{verb}` for pod {name}: {failure}");
-                self.emit_event(true, NOT_PERMITTED, text);
-            }
-            if let Some(why) = self.refusals.lacks(verb) {
-                self.stop_verb(verb, &why);
-            }
+        let Err(failure) = result else { return refusal };
+        let forbidden = failure.kind == FailureKind::Forbidden && refusal == Refusal::OfPod;
+        if (forbidden || failure.is_invalid()) && self.refusals.is_new(verb) {
+            let name = facts.pods.get(uid).map(|pod| format!("{}/{}", pod.namespace, pod.name));
+            let name = name.unwrap_or_else(|| uid.0.clone());
+            let text = format!("the API refuses `{verb}` for pod {name}: {failure}");
+            self.emit_event(true, NOT_PERMITTED, text);
+        }
+        if let Some(why) = self.refusals.lacks(verb).filter(|_| forbidden) {
+            self.stop_verb(verb, &why);
         }
         refusal
     }
@@ -160,11 +157,15 @@ impl Out {
     ) -> Follow {
         let now = facts.clock.monotonic();
         let refusal = self.refusals.hear_of_node(verb, result, facts.situation, now);
-        let follow = attempt.settle(result, now, pace, REPEATABLE.refused(refusal));
-        if let (Follow::Refused, Err(failure)) = (follow, result)
-            && failure.kind == FailureKind::Forbidden
-        {
+        // A newer value ends the retries; until then, a node with a wrong value misleads others.
+        let rule = REPEATABLE.refused(refusal).slowly_without_end();
+        let follow = attempt.settle(result, now, pace, rule);
+        let Err(failure) = result else { return follow };
+        if follow == Follow::Refused && failure.kind == FailureKind::Forbidden {
             self.stop_verb(verb, &failure.to_string());
+        } else if follow == Follow::Slowly && self.refusals.is_new(verb) {
+            let text = format!("the API refuses `{verb}`, it is tried again slowly: {failure}");
+            self.announce(true, NOT_PERMITTED, text);
         }
         follow
     }

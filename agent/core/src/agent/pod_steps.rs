@@ -84,10 +84,16 @@ impl Why<'_> {
     /// What follows a failed write; `refusal` is what other answers say about the right.
     fn rule(self, verb: Verb, refusal: Refusal) -> Rule {
         match (self, verb) {
-            (Self::OwnMark, _) => REPORT.refused(LATE_RIGHT),
-            (Self::Shutdown, Verb::Patch(Purpose::Mark)) => MARK.refused(refusal),
-            (Self::Shutdown, Verb::End) => END.refused(refusal),
-            (Self::Shutdown, _) => REPORT.refused(refusal),
+            (Self::OwnMark, _) => REPORT.refused(LATE_RIGHT).slowly(),
+            // The shutdown's time limits end the retries.
+            (Self::Shutdown, Verb::Patch(Purpose::Mark)) => {
+                MARK.refused(refusal).slowly_without_end()
+            }
+            (Self::Shutdown, Verb::End) => END.refused(refusal).slowly_without_end(),
+            (Self::Shutdown, _) => REPORT.refused(refusal).slowly_without_end(),
+            // The phase of what was stopped is true however late it is accepted. Other writes of an
+            // eviction are final, because another pod may be evicted faster.
+            (Self::Eviction(_), Verb::Patch(Purpose::Fail)) => EVICTION.slowly(),
             // The read shows whether the API answers at all.
             (Self::Eviction(_), Verb::End) => Rule { rereads: true, ..END },
             (_, Verb::End) => END,
@@ -231,7 +237,7 @@ impl PodTermination {
                     Follow::Done if matches!(result, Ok(None)) => Meaning::Gone,
                     Follow::Done => Meaning::Done,
                     Follow::Refused => Meaning::Refused,
-                    Follow::Reread | Follow::Retry => Meaning::Again,
+                    Follow::Reread | Follow::Retry | Follow::Slowly => Meaning::Again,
                 }
             }
             Answer::Runtime(result) => self.was_shown(verb, result, goal, facts, out),
@@ -255,16 +261,21 @@ impl PodTermination {
         }
         let rule = goal.why.rule(verb, refusal.unwrap_or(Refusal::Final));
         let now = facts.clock.monotonic();
-        match self.attempt(verb).settle(result, now, goal.pace, rule) {
+        let follow = self.attempt(verb).settle(result, now, goal.pace, rule);
+        let slowly = "the API refuses its correction, which is tried again slowly";
+        let text = match follow {
+            Follow::Refused => goal.why.refused(verb),
+            Follow::Slowly => Some(goal.why.refused(verb).unwrap_or(slowly)),
+            _ => None,
+        };
+        if let Some(text) = text.filter(|_| self.attempt(verb).times_invalid() < 2) {
+            out.calls.log_refusal(&self.pod, text, result);
+        }
+        match follow {
             Follow::Done => Meaning::Done,
             Follow::Gone => Meaning::Gone,
-            Follow::Refused => {
-                if let Some(text) = goal.why.refused(verb) {
-                    out.calls.log_refusal(&self.pod, text, result);
-                }
-                Meaning::Refused
-            }
-            Follow::Retry => Meaning::Again,
+            Follow::Refused => Meaning::Refused,
+            Follow::Retry | Follow::Slowly => Meaning::Again,
             Follow::Reread => {
                 self.patched_version = None;
                 self.read.want_again();

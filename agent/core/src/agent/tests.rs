@@ -6,6 +6,7 @@ mod driver;
 mod evictions;
 mod faults;
 mod found;
+mod invalid;
 mod left;
 mod modes;
 mod oom;

@@ -18,6 +18,12 @@ const REFUSED_WAIT: Duration = Duration::from_secs(1);
 /// A shorter wait is not worth a request.
 const REFUSED_WAIT_MIN: Duration = Duration::from_millis(50);
 
+/// How much longer the waits are after a write that the API found invalid. A webhook or policy of
+/// others may be corrected meanwhile, but hardly within seconds.
+const INVALID_FACTOR: u32 = 10;
+/// How often such a write is retried where no time limit ends it, which takes about a minute.
+const INVALID_RETRIES: u32 = 7;
+
 /// How many failures a conflict follows without a wait. More of them mean that the object cannot be
 /// read, or that another writer never rests.
 const CHANGES_AT_ONCE: u32 = 3;
@@ -44,6 +50,15 @@ pub enum Conflict {
     Passing,
 }
 
+/// How to handle a write that validation or admission finds invalid (422).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalid {
+    /// Never retry.
+    Final,
+    /// Retry slowly, this often.
+    Slowly(u32),
+}
+
 /// Where tasks differ in what follows a failure.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
@@ -51,14 +66,20 @@ pub struct Rule {
     pub conflict: Conflict,
     /// How to handle a refusal.
     pub refusal: Refusal,
+    /// How to handle a write that is found invalid.
+    pub invalid: Invalid,
     /// Whether each retry needs a fresh read: the API may have applied an attempt that it did not
     /// acknowledge.
     pub rereads: bool,
 }
 
 /// Sets `DisruptionTarget=True`: a repeated attempt that the API had applied meets a conflict.
-pub const MARK: Rule =
-    Rule { conflict: Conflict::Outdated, refusal: Refusal::Final, rereads: false };
+pub const MARK: Rule = Rule {
+    conflict: Conflict::Outdated,
+    refusal: Refusal::Final,
+    invalid: Invalid::Final,
+    rereads: false,
+};
 /// Writes a phase, or takes a condition back.
 pub const REPORT: Rule = Rule { rereads: true, ..MARK };
 /// Reads the pod, or writes what is true of every state of the object.
@@ -75,6 +96,18 @@ impl Rule {
     pub const fn refused(self, refusal: Refusal) -> Self {
         Self { refusal, ..self }
     }
+
+    /// The same rule with slow retries of a write that is found invalid.
+    #[must_use]
+    pub const fn slowly(self) -> Self {
+        Self { invalid: Invalid::Slowly(INVALID_RETRIES), ..self }
+    }
+
+    /// The same without a limit: something else ends the retries.
+    #[must_use]
+    pub const fn slowly_without_end(self) -> Self {
+        Self { invalid: Invalid::Slowly(u32::MAX), ..self }
+    }
 }
 
 /// What follows a call to the API. ([AP14])
@@ -88,6 +121,9 @@ pub enum Follow {
     Reread,
     /// The task is repeated.
     Retry,
+    /// The API finds the write invalid. It is repeated slowly, and what waits for it goes on as
+    /// after a refusal.
+    Slowly,
     /// The API does not accept the task, which is given up.
     Refused,
 }
@@ -119,6 +155,8 @@ pub struct Attempt {
     applied: bool,
     /// Number of refusals that concern the pod.
     refusals: u8,
+    /// Number of answers that found the write invalid.
+    invalid: u32,
     /// Whether an answer was a refusal.
     held_back: bool,
 }
@@ -243,19 +281,16 @@ impl Attempt {
                 }
                 Follow::Reread
             }
+            _ if failure.is_invalid() => self.found_invalid(now, pace, rule.invalid),
             // The API never accepts this write.
-            (
-                FailureKind::Invalid
-                | FailureKind::AlreadyExists
-                | FailureKind::NamespaceTerminating,
-                _,
-            ) => {
+            (FailureKind::AlreadyExists | FailureKind::NamespaceTerminating, _) => {
                 self.give_up();
                 Follow::Refused
             }
             (FailureKind::Forbidden, _) => self.refused(now, pace, rule.refusal, again),
             (
                 FailureKind::Conflict
+                | FailureKind::Invalid
                 | FailureKind::TooManyRequests
                 | FailureKind::ServerError
                 | FailureKind::Unknown
@@ -290,6 +325,43 @@ impl Attempt {
         }
         // The API has not applied an attempt that it refused.
         Follow::Retry
+    }
+
+    /// Repeats a write that is found invalid, slowly and while an answer is of use.
+    fn found_invalid(&mut self, now: Duration, pace: Pace, rule: Invalid) -> Follow {
+        self.invalid = self.invalid.saturating_add(1);
+        self.failures += 1;
+        self.held_back = true;
+        let doubled = FIRST_WAIT * 2_u32.saturating_pow((self.invalid - 1).min(16));
+        let longest = doubled.min(pace.wait_max) * INVALID_FACTOR;
+        let next = now + scattered(longest, pace.salt, self.failures);
+        let in_time = pace.latest.is_none_or(|latest| next < latest);
+        match rule {
+            Invalid::Slowly(retries) if self.invalid <= retries && in_time => {
+                self.state = State::Waiting(next);
+                Follow::Slowly
+            }
+            Invalid::Slowly(_) | Invalid::Final => {
+                self.give_up();
+                Follow::Refused
+            }
+        }
+    }
+
+    /// Whether the API found the write invalid, and the next attempt has not begun. What waits for
+    /// the task goes on as after a refusal.
+    pub fn is_retried_slowly(&self) -> bool {
+        self.invalid > 0 && matches!(self.state, State::Due | State::Waiting(_))
+    }
+
+    /// Whether the task is open, and what waits for it has to go on waiting.
+    pub fn is_awaited(&self) -> bool {
+        self.is_open() && !self.is_retried_slowly()
+    }
+
+    /// How often the API found the write invalid.
+    pub fn times_invalid(&self) -> u32 {
+        self.invalid
     }
 
     /// Whether the task is open after a refusal; other tasks need not wait for it.
@@ -429,6 +501,43 @@ mod tests {
             let found = attempt.is_open().then(|| wait_of(attempt));
             assert_eq!(found, wait.map(Duration::from_millis), "{left} ms left");
         }
+    }
+
+    #[test]
+    fn an_invalid_write_is_repeated_slowly_while_time_is_left_and_nothing_waits_for_it() {
+        let invalid: Outcome<()> = Err(Failure::new(FailureKind::Invalid, "denied request: no"));
+        let haste = PACE;
+        let calm = Pace { wait_max: WAIT_MAX, ..PACE };
+        let latest = |seconds| Pace { latest: Some(Duration::from_secs(seconds)), ..PACE };
+        let rule = MARK.slowly();
+        let endless = MARK.slowly_without_end();
+        // Each wait is between half of the time here and all of it.
+        for (rule, pace, waits) in [
+            (MARK, haste, &[][..]),
+            (rule, haste, &[1, 2, 4, 8, 10, 10, 10]),
+            (rule, calm, &[1, 2, 4, 8, 16, 32, 64]),
+            (endless, latest(8), &[1, 2, 4]),
+            (endless, Pace { latest: Some(Duration::from_millis(500)), ..PACE }, &[]),
+        ] {
+            let (mut attempt, mut now) = (Attempt::wanted(), Duration::ZERO);
+            for (times, whole) in waits.iter().copied().map(Duration::from_secs).enumerate() {
+                attempt.sent();
+                assert!(attempt.is_awaited(), "an answer may come at once");
+                assert_eq!(attempt.settle(&invalid, now, pace, rule), Follow::Slowly, "{times}");
+                assert!(attempt.is_retried_slowly() && !attempt.is_awaited());
+                let next = wait_of(attempt);
+                assert!(next >= now + whole / 2 && next <= now + whole, "{pace:?} {times}");
+                now = next;
+            }
+            attempt.sent();
+            assert_eq!(attempt.settle(&invalid, now, pace, rule), Follow::Refused, "{pace:?}");
+            assert!(attempt.is_given_up() && !attempt.may_have_applied());
+        }
+        let denied = "admission webhook \"a.example.com\" denied the request: no";
+        let denied: Outcome<()> = Err(Failure::new(FailureKind::Other, denied));
+        let mut attempt = Attempt::wanted();
+        attempt.sent();
+        assert_eq!(attempt.settle(&denied, Duration::ZERO, haste, rule), Follow::Slowly);
     }
 
     #[test]

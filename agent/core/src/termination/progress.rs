@@ -139,10 +139,11 @@ impl PodTermination {
         ends || self.mark.may_have_applied()
     }
 
-    /// Whether the termination is given up. A pod whose termination the API refused ends all the
-    /// same once another client deletes it.
+    /// Whether the termination is given up, or refused and retried slowly. A pod whose termination
+    /// the API refused ends all the same once another client deletes it.
     pub fn is_left(&self) -> bool {
-        self.end.is_given_up() && !(self.is_deleted && self.terminator.right().is_some())
+        let refused = self.end.is_given_up() || self.end.is_retried_slowly();
+        refused && !(self.is_deleted && self.terminator.right().is_some())
     }
 
     /// Whether the API does not show the termination yet, but will.
@@ -156,9 +157,10 @@ impl PodTermination {
         comes && !self.reported
     }
 
-    /// Whether a write of ours is not acknowledged yet.
+    /// Whether a write of ours is not acknowledged yet. What the API refuses is not, even if it is
+    /// retried.
     pub fn is_unacknowledged(&self) -> bool {
-        !self.reported && (self.mark.is_open() || self.fail.is_open())
+        !self.reported && (self.mark.is_awaited() || self.fail.is_awaited())
     }
 
     /// Requests what was acknowledged and the API, which has gone back, does not show any more.

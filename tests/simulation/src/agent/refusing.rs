@@ -6,6 +6,7 @@ use std::time::Duration;
 use agent_core::pod::{Owner, PodUid, PodView};
 use agent_core::shutdown::Mode;
 use agent_core::shutdown::candidates::BarePods;
+use epilogue_common::outcome::FailureKind;
 
 use super::promises;
 use super::sabotage::Sabotage;
@@ -83,6 +84,17 @@ impl World {
             && self.wire.has_refused
             && verb == Verb::DeletePod;
         late || sabotaged || about.is_some_and(|uid| self.behaviour.refusing.protects(verb, uid))
+    }
+
+    /// How the API words its refusals. Policies find a write invalid unless they say otherwise.
+    pub(super) fn refused_as(&self) -> FailureKind {
+        let late = self.now() < self.wire.refused_until;
+        let policy = self.behaviour.refusing.webhook.is_some_and(|(_, one_in)| one_in == 3);
+        if policy && !late && self.behaviour.forbidden.is_none() {
+            FailureKind::Invalid
+        } else {
+            FailureKind::Forbidden
+        }
     }
 
     /// Whether the API refuses every way in which the agent could terminate the pod.

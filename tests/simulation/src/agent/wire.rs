@@ -80,7 +80,7 @@ impl World {
         self.met_refusal(verb, about);
         if self.behaviour.forbidden == Some(verb) || self.is_refused(verb, about) {
             self.wire.has_refused |= about.is_some();
-            return refused(FailureKind::Forbidden);
+            return refused(self.refused_as());
         }
         if let Some(limit) = self.behaviour.throttle {
             let second = self.now().as_secs();

@@ -26,6 +26,9 @@ impl Victim {
                 _ => !refused,
             };
         }
+        if let Answer::Written(Err(failure), _) = answer {
+            self.words = failure.to_string();
+        }
         let was_stopped = self.was_stopped;
         let goal = Goal { why: Why::Eviction(&self.description.message), pace: self.pace() };
         let termination = &mut self.termination;

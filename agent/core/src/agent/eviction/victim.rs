@@ -67,6 +67,8 @@ pub(super) struct Victim {
     pub(super) api_is_silent: bool,
     /// Why the eviction failed.
     pub(super) refused: Option<String>,
+    /// The API's words for a write that it refuses.
+    pub(super) words: String,
     /// Whether a stop may have reached the pod. Then its end is ours, however late, and the mark
     /// stays.
     pub(super) was_stopped: bool,
@@ -149,6 +151,7 @@ impl Evictions {
             mark_sought: false,
             api_is_silent: false,
             refused: None,
+            words: String::new(),
             was_stopped: false,
             reported_late: false,
         };
@@ -345,7 +348,7 @@ impl Victim {
             return Some(Fate::GivenUp(why, REFUSED_LASTS));
         }
         if termination.mark.is_given_up() {
-            let why = "the API refuses its DisruptionTarget".to_owned();
+            let why = format!("the API refuses its DisruptionTarget: {}", self.words);
             return Some(Fate::GivenUp(why, REFUSED_LASTS));
         }
         if facts.clock.reached(self.mark_until) {
@@ -456,7 +459,8 @@ impl Victim {
             return Fate::GivenUp(format!("the API forbids `{right}`"), REFUSED_LASTS);
         }
         if termination.end.is_given_up() {
-            return Fate::GivenUp("the API refuses its termination".to_owned(), REFUSED_LASTS);
+            let why = format!("the API refuses its termination: {}", self.words);
+            return Fate::GivenUp(why, REFUSED_LASTS);
         }
         if self.end_until.is_some_and(|at| facts.clock.reached(at)) {
             let why = "the API does not accept its termination in time".to_owned();

@@ -228,7 +228,7 @@ impl Oom {
         let pace = Pace { wait_max, latest: None, salt: salt(&uid.0) };
         // Without a resourceVersion, a conflict is a concurrent write, or a new pod of the same
         // name. In that case the watch will report that the pod is gone.
-        match condition.attempt.settle(result, now, pace, REPEATABLE) {
+        match condition.attempt.settle(result, now, pace, REPEATABLE.slowly()) {
             Follow::Done => {
                 condition.late = ended;
                 conditions.refused.clear();
@@ -238,12 +238,14 @@ impl Oom {
             }
             // A pod that has ended meanwhile cannot get a disruption any more, but it can get the
             // cause.
-            Follow::Refused if condition.disrupts => {
+            Follow::Refused | Follow::Slowly if condition.disrupts => {
                 condition.cause.disruption = None;
-                condition.attempt.met_change();
+                condition.attempt = Attempt::wanted();
             }
             Follow::Gone | Follow::Reread | Follow::Retry => {}
-            Follow::Refused => {
+            // The first of these answers has said so.
+            Follow::Refused | Follow::Slowly if condition.attempt.times_invalid() > 1 => {}
+            Follow::Refused | Follow::Slowly => {
                 let text = "the API does not accept the cause of its OOM kill";
                 out.calls.log_refusal(&condition.pod, text, result);
                 self.note_refused_cause(uid, result, facts, out);

@@ -110,7 +110,7 @@ impl Shutdown {
                 termination.end.give_up();
                 continue;
             }
-            let marked = !termination.mark.is_open() || enough;
+            let marked = !termination.mark.is_awaited() || enough;
             let reads = termination.terminator != Terminator::Stop && termination.read.is_open();
             if termination.reported || !marked || reads || !termination.end.is_due(&facts.clock) {
                 continue;

@@ -171,7 +171,7 @@ impl Shutdown {
 
     /// Whether there are marks to send.
     fn is_marking(&self) -> bool {
-        self.terminations.values().any(|it| !it.reported && it.mark.is_open())
+        self.terminations.values().any(|it| !it.reported && it.mark.is_awaited())
     }
 
     /// Whether the next step waits for marks: a refused mark holds up only its own pod.

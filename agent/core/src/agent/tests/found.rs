@@ -317,7 +317,7 @@ fn a_kubelet_that_is_back_while_the_summary_is_written_finds_the_lock_held() {
 #[test]
 fn a_drained_record_that_was_not_written_in_time_is_not_written_later() {
     // Simulation seed 9250: the right was missing, and a pod came after the release.
-    for failure in [FailureKind::Forbidden, FailureKind::Unknown] {
+    for failure in [FailureKind::Forbidden, FailureKind::Unknown, FailureKind::Invalid] {
         let mut world = World::standing(settings(), plain(), vec![of_a_replica_set("a")]);
         world.shutdown(40);
         world.pass(ms(500));
