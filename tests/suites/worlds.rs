@@ -7,6 +7,7 @@
 mod admission;
 mod agent_process;
 mod backup;
+mod brake;
 mod bus;
 mod faults;
 mod host;
@@ -48,6 +49,8 @@ use world::{Options, Report, run};
 const SEEDS: u64 = 20;
 /// The same where an agent measures its node each second.
 const SEEDS_OF_SHORTAGES: u64 = 8;
+/// The same where Jobs wait for minutes.
+const SEEDS_OF_BRAKES: u64 = 8;
 /// Seeds of shutdowns with restores, of each kind; the last three have failed.
 const SEEDS_OF_RESTORES: [u64; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 17, 42, 81];
 /// How often what a test is about must be met in all seeds together.
@@ -198,6 +201,18 @@ fn admission_of_others_costs_time_and_no_count() {
     println!("{all:?}");
     for (what, count) in all {
         assert!(count >= MET_MIN || reports.len() == 1, "too few {what}: {count}");
+    }
+}
+
+#[test]
+fn from_the_seventh_failure_of_a_slot_on_pods_wait_whatever_their_job_says() {
+    for faults in [false, true] {
+        let options = Options { brakes: true, faults, ..Options::default() };
+        let what = if faults { "brakes, faults" } else { "brakes" };
+        let reports = run_some(what, options, SEEDS_OF_BRAKES);
+        let braked: usize = reports.iter().map(|it| it.braked).sum();
+        println!("pods that had to wait: {braked}");
+        assert!(braked >= MET_MIN || reports.len() == 1, "too few: {braked}");
     }
 }
 
@@ -480,6 +495,7 @@ fn assert_caught(sabotage: Sabotage, text: &str) {
         restores,
         admission,
         dooms: sabotage.is_of_namespaces(),
+        brakes: sabotage.is_of_brakes(),
         kubelet_fails: sabotage.is_of_kubelets(),
         shortage: sabotage.is_of_memory().then_some(match sabotage {
             Sabotage::EvictAnyway => Pressure::Observe,
@@ -523,6 +539,8 @@ caught! {
         CreateTwice by "active pods, more than";
     a_controller_that_creates_other_pods_is_caught:
         ChangePods by "does not end as scripted";
+    a_controller_that_forgets_the_failures_of_an_index_is_caught:
+        ForgetFailures by "has a pod again";
     a_controller_that_writes_an_invalid_status_is_caught:
         SpoilStatus by "is invalid";
     a_controller_that_fails_a_job_within_its_limit_is_caught:

@@ -29,6 +29,7 @@ struct JobSeen {
     indexed: bool,
     parallelism: usize,
     ignores_disruptions: bool,
+    ignored_exits: BTreeSet<i64>,
     limits: Limits,
     counted: [i64; 2],
     /// UIDs that the status lists, and those that it has listed before: succeeded, failed.
@@ -64,6 +65,7 @@ struct PodSeen {
     deleting: bool,
     tracked: bool,
     disrupted: bool,
+    exits: BTreeSet<i64>,
     /// The controller has asked for its deletion.
     unwanted: bool,
     /// It was active when its Job had more active pods than it asks for. Its controller may remove
@@ -186,8 +188,11 @@ impl Ledger {
         job.indexed = object["spec"]["completionMode"] == "Indexed";
         job.parallelism = object["spec"]["parallelism"].as_u64().unwrap_or(0) as usize;
         let rules = object["spec"]["podFailurePolicy"]["rules"].as_array();
-        job.ignores_disruptions =
-            rules.into_iter().flatten().any(|rule| rule["action"] == "Ignore");
+        let ignores: Vec<_> =
+            rules.into_iter().flatten().filter(|rule| rule["action"] == "Ignore").collect();
+        job.ignores_disruptions = ignores.iter().any(|rule| rule["onPodConditions"].is_array());
+        let codes = ignores.iter().filter_map(|rule| rule["onExitCodes"]["values"].as_array());
+        job.ignored_exits = codes.flatten().filter_map(Value::as_i64).collect();
         let limits = &mut job.limits;
         limits.max = object["spec"]["backoffLimit"].as_i64().unwrap_or(6);
         limits.restarts = object["spec"]["template"]["spec"]["restartPolicy"] == "OnFailure";
@@ -286,6 +291,7 @@ impl Ledger {
             disrupted: conditions
                 .into_iter()
                 .any(|it| it["type"] == "DisruptionTarget" && it["status"] == "True"),
+            exits: exits(object),
             unwanted: before.unwanted || is_ours && access.verb == Verb::Delete,
             must_count: before.must_count,
             may_be_excess: before.may_be_excess || is_new && has_ended,
@@ -365,6 +371,7 @@ impl Ledger {
         lists.into_iter().any(|all| all.contains(uid))
             || by_index && pod.index.is_some_and(|index| job.completed.contains(&index))
             || job.ignores_disruptions && pod.disrupted
+            || !job.ignored_exits.is_disjoint(&pod.exits)
     }
 
     fn end(&mut self) {
@@ -458,6 +465,13 @@ fn restarts(pod: &Value) -> i64 {
     let lists = ["initContainerStatuses", "containerStatuses"];
     let lists = lists.into_iter().filter_map(|list| pod["status"][list].as_array());
     lists.flatten().filter_map(|container| container["restartCount"].as_i64()).sum()
+}
+
+/// The codes with which a pod's containers have ended.
+fn exits(pod: &Value) -> BTreeSet<i64> {
+    let containers = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+    let code = |container: &Value| container["state"]["terminated"]["exitCode"].as_i64();
+    containers.filter_map(code).collect()
 }
 
 /// Whether a call has changed something.

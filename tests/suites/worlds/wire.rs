@@ -42,6 +42,8 @@ pub(super) enum Sabotage {
     ReleaseFirst,
     /// Creates two pods in place of one.
     CreateTwice,
+    /// Creates pods that do not know how often their index failed before.
+    ForgetFailures,
     /// Creates pods that are not those of the template.
     ChangePods,
     /// Writes a status that the API refuses.
@@ -131,6 +133,11 @@ impl Sabotage {
     /// Whether it is a mistake under admission of others.
     pub(super) fn is_of_admission(self) -> bool {
         self == Self::BelieveCounts
+    }
+
+    /// Whether it is a mistake about pods that fail again and again.
+    pub(super) fn is_of_brakes(self) -> bool {
+        self == Self::ForgetFailures
     }
 
     /// Whether it is a mistake after a restore of etcd.
@@ -257,6 +264,7 @@ impl Wire {
             }
             Sabotage::KeepFinalizers if releases => parts.method = Method::GET,
             Sabotage::CreateUntracked if creates => object["metadata"]["finalizers"] = json!([]),
+            Sabotage::ForgetFailures if creates => forget_failures(object),
             Sabotage::ChangePods if creates => {
                 let annotations = &mut object["metadata"]["annotations"];
                 annotations[SCRIPT_ANNOTATION] = "succeed after=1s".into();
@@ -341,6 +349,16 @@ impl Wire {
                 }
             }
             _ => {}
+        }
+    }
+}
+
+/// Takes away how often the index of a new pod failed before.
+fn forget_failures(pod: &mut Value) {
+    let annotations = pod["metadata"]["annotations"].as_object_mut();
+    for (name, count) in annotations.into_iter().flatten() {
+        if name.ends_with("failure-count") {
+            *count = "0".into();
         }
     }
 }

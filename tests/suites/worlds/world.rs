@@ -23,6 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::backup::{Backups, Restore};
+use super::brake;
 use super::faults::{Drawn, Weather};
 use super::host::{AGENT, Host};
 use super::ledger::{self, CONTROLLER, Verdict};
@@ -80,6 +81,8 @@ pub(super) struct Options {
     pub(super) admission: bool,
     /// A namespace is deleted while Jobs run in it.
     pub(super) dooms: bool,
+    /// All Jobs have pods that fail more than six times before they succeed.
+    pub(super) brakes: bool,
     /// A node is lost, and pod GC runs.
     pub(super) loses_node: bool,
     /// A node shuts down, with its agent.
@@ -102,6 +105,8 @@ pub(super) struct Report {
     pub(super) restores: Vec<Restore>,
     /// What else the ledger found.
     pub(super) verdict: Verdict,
+    /// How many pods had to wait, after more than six failures of a slot.
+    pub(super) braked: usize,
     /// How many controllers ended and were started again.
     pub(super) restarts: u32,
     /// The shutdown of the node, if it had one, and what the verdicts met.
@@ -182,7 +187,8 @@ impl World {
             _ => Exactness::MorePods,
         };
         let count = if host.is_some() { 5 } else { 3 } + random.below(4);
-        let plots = (0..count).map(|number| Plot::draw(&mut random, number, exactness)).collect();
+        let kind = if options.brakes { Plot::braked } else { Plot::draw };
+        let plots = (0..count).map(|number| kind(&mut random, number, exactness)).collect();
         if let Some(host) = &host {
             host.set_signaller(nodes.signaller());
         }
@@ -384,9 +390,13 @@ impl World {
         let mut verdict = ledger::judge(&log, &self.restores, is_bounded);
         self.violations.append(&mut verdict.violations);
         self.violations.extend(pace::judge(&log));
+        // A restore undoes failures, too.
+        let judged = (!self.options.restores).then(|| brake::judge(&log, is_bounded));
+        let brake::Verdict { violations, braked } = judged.unwrap_or_default();
+        self.violations.extend(violations);
         self.nodes.stop().await.expect("the nodes must stop");
         let Self { violations, drawn, restores, .. } = self;
-        Report { violations, log, drawn, restores, verdict, restarts, story, shortage }
+        Report { violations, log, drawn, restores, verdict, braked, restarts, story, shortage }
     }
 
     async fn judge_shortage(&mut self, log: &[Access]) -> Option<shortage_ledger::Met> {
