@@ -1,6 +1,7 @@
 //! Measures one Job with very many running pods: how long the plans of its syncs take when one pod
 //! changes, and how much longer a serial Job beside it takes than alone.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -165,19 +166,19 @@ async fn end(pods: &Api<Pod>, name: &str) -> anyhow::Result<()> {
 /// The bound of the histogram of plans of Jobs below which this part of them is that came between
 /// two readings.
 fn quantile(before: &str, after: &str, part: f64) -> Option<f64> {
-    let buckets = |text| -> Vec<(f64, f64)> {
+    let buckets = |text| -> Vec<(String, f64)> {
         let of_jobs = samples(text, PLANS).filter(|sample| sample.label("work") == "job");
-        let bound = |text: &str| text.parse().unwrap_or(f64::INFINITY);
-        of_jobs.map(|sample| (bound(sample.label("le")), sample.value)).collect()
+        of_jobs.map(|sample| (sample.label("le").to_owned(), sample.value)).collect()
     };
-    let earlier = |bound: f64| {
-        let mut before = buckets(before).into_iter();
-        before.find(|(at, _)| *at == bound).map_or(0.0, |(_, count)| count)
+    let earlier: BTreeMap<String, f64> = buckets(before).into_iter().collect();
+    let count = |(bound, count): (String, f64)| {
+        let new = count - earlier.get(&bound).unwrap_or(&0.0);
+        (bound, new)
     };
-    let new: Vec<(f64, f64)> =
-        buckets(after).into_iter().map(|(at, count)| (at, count - earlier(at))).collect();
+    let new: Vec<(String, f64)> = buckets(after).into_iter().map(count).collect();
     let all = new.last().map(|(_, count)| *count).filter(|count| *count > 0.0)?;
-    new.into_iter().find(|(_, count)| *count >= all * part).map(|(bound, _)| bound)
+    let (bound, _) = new.into_iter().find(|(_, count)| *count >= all * part)?;
+    Some(bound.parse().unwrap_or(f64::INFINITY))
 }
 
 impl Wide {
