@@ -165,8 +165,10 @@ impl Side {
                 self.jobs.patch(name, &params, &patch).await.expect("the Job is changed");
             }
             Step::DeletePod => {
-                let pod = self.pods_of(name).await.pop().expect("a pod");
-                let pod = pod.metadata.name.expect("a pod has a name");
+                // One that is on its way out may be gone by now.
+                let mut pods = self.pods_of(name).await;
+                pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+                let pod = pods.pop().expect("a pod").metadata.name.expect("a pod has a name");
                 let params = DeleteParams::default();
                 self.pods.delete(&pod, &params).await.expect("the pod is deleted");
             }

@@ -2,10 +2,11 @@
 //! or get a taint. What really runs is known here, whatever the API shows.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use controller_core::podgc::OUT_OF_SERVICE_TAINT;
-use controller_core::view::{Pod, Uid};
+use controller_core::view::{Job, Pod, Uid};
 use epilogue_common::names::job_option::{FINISHED_PODS_KEPT, FORCE_FAIL_AFTER};
 use serde_json::{Value, json};
 
@@ -357,10 +358,12 @@ impl World {
         }
     }
 
-    /// Whether a pod is counted and its Job keeps only a number of such pods.
+    /// Whether a pod is counted and its Job keeps only a number of such pods. A Job that is gone
+    /// takes its pods with it.
     pub(super) fn is_spare(&self, pod: &Pod) -> bool {
-        let job = pod.owner.as_ref().and_then(|owner| self.api.job(&owner.uid));
-        !pod.tracked && job.is_some_and(|job| job.annotations.contains_key(FINISHED_PODS_KEPT))
+        let keeps_few = |job: &Arc<Job>| job.annotations.contains_key(FINISHED_PODS_KEPT);
+        let owner = pod.owner.as_ref();
+        !pod.tracked && owner.is_some_and(|it| self.api.job(&it.uid).is_none_or(keeps_few))
     }
 
     /// Whether a person has stated that the machine is off.
