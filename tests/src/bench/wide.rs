@@ -1,5 +1,5 @@
 //! Measures one Job with very many running pods: how long the plans of its syncs take when one pod
-//! changes, and how much longer a serial Job beside it takes than alone.
+//! changes, and how much longer a serial Job next to it takes than alone.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ const CHANGES: usize = 20;
 const COUNTED_WITHIN: Duration = Duration::from_secs(30);
 /// While the serial Job runs, so often a pod of the wide one ends.
 const CHANGE_EVERY: Duration = Duration::from_millis(250);
-/// Serial Jobs alone, and as many beside the wide one.
+/// Serial Jobs alone, and as many next to the wide one.
 const RUNS: usize = 5;
 const PLANS: &str = "epilogue_plan_seconds_bucket";
 
@@ -44,7 +44,7 @@ pub struct Wide {
     pub counted: Vec<Duration>,
     /// Wall times of the serial Job, in order.
     pub alone: Vec<Duration>,
-    pub beside: Vec<Duration>,
+    pub alongside: Vec<Duration>,
 }
 
 /// The figures of each contender of the plan.
@@ -98,11 +98,11 @@ async fn measure(bed: &Bed, contender: Contender, pods: u32) -> anyhow::Result<W
         }
         anyhow::bail!("too few pods for the time that the serial Jobs take")
     };
-    let beside = tokio::select! {
-        beside = serial(&client, contender, "beside") => beside?,
+    let alongside = tokio::select! {
+        alongside = serial(&client, contender, "alongside") => alongside?,
         ended = ends => ended?,
     };
-    Ok(Wide { contender, pods, plans, counted, alone, beside })
+    Ok(Wide { contender, pods, plans, counted, alone, alongside })
 }
 
 /// The wall times of serial Jobs, one after the other, in order of length.
@@ -182,9 +182,9 @@ fn quantile(before: &str, after: &str, part: f64) -> Option<f64> {
 }
 
 impl Wide {
-    /// Median wall time beside the wide Job, divided by that alone.
+    /// Median wall time next to the wide Job, divided by that alone.
     fn ratio(&self) -> f64 {
-        median(&self.beside).as_secs_f64() / median(&self.alone).as_secs_f64().max(f64::EPSILON)
+        median(&self.alongside).as_secs_f64() / median(&self.alone).as_secs_f64().max(f64::EPSILON)
     }
 }
 
@@ -196,7 +196,7 @@ fn median(sorted: &[Duration]) -> Duration {
 pub fn table(all: &[Wide]) -> String {
     let mut text = format!(
         "{:<10} {:>9} {:>11} {:>11} {:>11} {:>11} {:>11} {:>7}\n",
-        "wide", "pods", "plan p50", "plan p99", "counted", "alone", "beside", "ratio"
+        "wide", "pods", "plan p50", "plan p99", "counted", "alone", "alongside", "ratio"
     );
     for wide in all {
         let bound = |place: usize| match wide.plans {
@@ -213,14 +213,14 @@ pub fn table(all: &[Wide]) -> String {
             bound(1),
             seconds(&wide.counted),
             seconds(&wide.alone),
-            seconds(&wide.beside),
+            seconds(&wide.alongside),
             wide.ratio(),
         )
         .expect("a String must take text");
     }
     text + &format!(
         "plan: of a sync after one of the pods has ended, {CHANGES} in turn, by the histogram's \
-         bounds.\ncounted: from the end of a pod until the status counts it. alone and beside: a \
+         bounds.\ncounted: from the end of a pod until the status counts it. alone, alongside: a \
          serial Job of 20 pods,\nwithout and with the wide Job, of which a pod ends every \
          {CHANGE_EVERY:?}; medians of {RUNS}.\n"
     )
@@ -256,7 +256,7 @@ mod tests {
             plans: Some([0.001, 0.005]),
             counted: to([10, 20, 30]),
             alone: to([900, 1_000, 1_100]),
-            beside: to([1_000, 1_200, 1_900]),
+            alongside: to([1_000, 1_200, 1_900]),
         };
         let reference = Wide { contender: Contender::Reference, plans: None, ..ours.clone() };
         let text = table(&[ours, reference]);

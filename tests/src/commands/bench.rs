@@ -54,7 +54,7 @@ enum What {
     Tenants,
     /// What running pods cost: memory of each, and a restart until the first pod of a new Job
     Hold,
-    /// What one Job with that many running pods costs itself, and a serial Job beside it
+    /// What one Job with that many running pods costs itself, and a serial Job next to it
     Wide,
 }
 

@@ -122,7 +122,7 @@ impl Brake {
 }
 
 impl Slot {
-    /// Judges a new pod. The controller may not know yet how other pods ended that run beside it.
+    /// Judges a new pod. The controller may not know yet how other pods ended that run next to it.
     fn judge(&self, job: &Job, slots: usize, at: Timestamp, verdict: &mut Verdict) {
         let mut failed: Vec<Timestamp> = self.failed.values().copied().collect();
         failed.sort_unstable();

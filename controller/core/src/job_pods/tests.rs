@@ -1,3 +1,5 @@
+//! Tests that what is kept pod by pod is what a walk finds.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -29,11 +31,12 @@ fn change() -> impl Strategy<Value = Change> {
 /// The bits say what else is true of the pod.
 fn pod(number: usize, phase: usize, bits: u16) -> Arc<Pod> {
     let has = |bit: u32| bits & (1 << bit) != 0;
+    let tracking = "batch.kubernetes.io/job-tracking";
     let mut pod = samples::pod(json!({
         "metadata": {
             "name": format!("p-{number}"), "uid": format!("p-{number:02}"), "namespace": "ns",
             "labels": if has(0) { json!({"job-name": "other"}) } else { json!({"job-name": "a"}) },
-            "finalizers": if has(1) { json!(["batch.kubernetes.io/job-tracking"]) } else { json!([]) },
+            "finalizers": if has(1) { json!([tracking]) } else { json!([]) },
             "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "a",
                 "uid": "uid-a", "controller": true}],
         },
@@ -61,7 +64,9 @@ proptest! {
 
     /// What is kept by each change is what a walk of all pods finds, and a copy stays as it was.
     #[test]
-    fn what_is_kept_pod_by_pod_is_what_a_walk_finds(changes in prop::collection::vec(change(), 0..120)) {
+    fn what_is_kept_pod_by_pod_is_what_a_walk_finds(
+        changes in prop::collection::vec(change(), 0..120),
+    ) {
         let job = job();
         let (mut kept, mut expected) = (JobPods::default(), BTreeMap::new());
         let mut copies = Vec::new();

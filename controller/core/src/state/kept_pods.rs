@@ -61,15 +61,16 @@ impl Gc {
     }
 }
 
-/// The rule of a pod's Job, if the pod has finished and is counted: its finalizer is gone, and not
-/// before it was counted.
+/// The rule of a pod's Job, if the pod is the Job's own, has finished and is counted: its finalizer
+/// is gone, and not before it was counted.
 pub(super) fn kept_rule(pod: &Pod, jobs: &Jobs) -> Option<Rule> {
     if !pod.is_terminal() || pod.tracked || !pod.is_of_job() {
         return None;
     }
     let job = jobs.of_pod(pod)?;
-    let is_counted = jobs.is_ours(job) && !jobs.is_uncounted(&job.uid, &pod.uid);
-    Rule::of(job).filter(|_| is_counted)
+    let is_counted = || !jobs.is_uncounted(&job.uid, &pod.uid);
+    let rule = Rule::of(job).filter(|_| jobs.is_ours(job) && is_counted())?;
+    pod.matches(&job.spec.selector).then_some(rule)
 }
 
 /// Whether the excess of a pod is still one: its Job may have changed its mind since.

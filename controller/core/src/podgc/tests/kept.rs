@@ -28,7 +28,7 @@ fn job(kept: &str) -> Value {
     json!({
         "metadata": {"name": "j", "namespace": "default", "uid": "j", "resourceVersion": "1",
                      "annotations": {"epilogue.dev/finished-pods-kept": kept}},
-        "spec": {"managedBy": MANAGED_BY},
+        "spec": {"managedBy": MANAGED_BY, "selector": {}},
     })
 }
 
@@ -80,7 +80,8 @@ fn what_is_not_counted_or_not_of_a_running_job_of_ours_stays() {
     assert!(deleted_of(&job("1"), &uncounted).is_empty(), "a pod with the finalizer");
     let alive = [pod("a"), pod("b"), phase(pod("c"), "Pending")];
     assert!(deleted_of(&job("0"), &alive).is_empty());
-    let edits: [(&str, &str, Value); 5] = [
+    let edits: [(&str, &str, Value); 6] = [
+        ("/spec/selector", "with other pods", json!({"matchLabels": {"not": "theirs"}})),
         ("/spec/managedBy", "of upstream", json!(null)),
         ("/spec/managedBy", "of another", json!("example.com/x")),
         ("/metadata/uid", "of a namesake", json!("other")),
