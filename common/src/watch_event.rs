@@ -37,6 +37,8 @@ pub struct Unreadable {
     pub owner: Option<Controller>,
     /// `spec.managedBy` of a Job.
     pub managed_by: Option<String>,
+    /// Whether `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
     /// Whether it was deleted.
     pub gone: bool,
     /// The reader's error.

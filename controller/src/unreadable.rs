@@ -2,9 +2,8 @@
 //! increases a count, so that a new one means a new error.
 
 use controller_core::event_series::{Regarding, RegardingKind};
-use controller_core::job::{EventDraft, Severity};
+use controller_core::job::{EventDraft, Severity, is_run_by_us};
 use controller_core::view::{Job, JobKey, Version};
-use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use epilogue_runtime::watch::{Unreadable, WatchEvent};
 
 use crate::events::Recorder;
@@ -15,11 +14,11 @@ const UNREADABLE: &str = "Unreadable";
 /// Logs a Job that cannot be read, and emits an event on it if it is ours.
 pub(crate) fn report_job(recorder: &Recorder, job: &Unreadable, manage_all_jobs: bool) {
     let (namespace, name, error) = (&job.namespace, &job.name, &job.why);
-    let is_ours = match job.managed_by.as_deref() {
-        Some(MANAGED_BY) => true,
-        None | Some(RESERVED_MANAGED_BY) => manage_all_jobs,
-        Some(_) => false,
-    };
+    let is_ours = is_run_by_us(job.managed_by.as_deref(), manage_all_jobs);
+    if is_ours && job.deleting {
+        tracing::warn!(%namespace, %name, %error, "the Job cannot be read, releasing its pods");
+        return;
+    }
     tracing::error!(%namespace, %name, %error, is_ours, "the Job cannot be read, leaving it alone");
     if !is_ours {
         return;

@@ -203,6 +203,38 @@ async fn a_refused_release_is_reported_and_goes_on_once_it_is_allowed() {
     bed.stop().await;
 }
 
+/// Its own pod does the work meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_goes_on_without_a_pod_that_it_may_not_adopt() {
+    const WORDS: &str = "the pod stays alone";
+    let bed = bed(&["--default-job-api-backoff=200ms", "--max-job-api-backoff=1s"]).await;
+    create_pod(&bed, "stray", "refused").await;
+    let rules = json!({"validations": [{
+        "expression": "object.metadata.name != 'stray' || !has(object.metadata.ownerReferences)",
+        "reason": "Forbidden", "message": WORDS,
+    }]});
+    let objects = policy(&bed, "ValidatingAdmissionPolicy", &json!(["pods"]), &rules);
+    applied(&bed, &objects).await;
+    let pods = bed.api::<Pod>();
+    let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+    let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "a"});
+    let probe = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
+    let refuses = async || pods.patch("stray", &dry_run, &probe).await.is_err();
+    eventually("the policy is in use", SOON, refuses, |refuses| *refuses).await;
+
+    bed.create(selecting("refused").spec("completions", 2).script("succeed")).await;
+    let event = bed.events_say("refused", "FailedAdoption: ").await;
+    assert!(event.contains(WORDS), "{event}");
+    let state = bed.finished("refused", SOON).await;
+    assert_eq!((state.succeeded, state.failed), (2, 0));
+    let stray = pods.get("stray").await.expect("the pod");
+    assert!(stray.metadata.owner_references.is_none() && !has_finalizer(&stray));
+    let explanation = super::refusals::explained(&bed, "refused").await;
+    assert!(explanation.contains(WORDS), "{explanation}");
+    removed(&bed, &objects).await;
+    bed.stop().await;
+}
+
 /// Mutating admission sees a status as it is sent, before the API server gives it the spec.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_policy_on_the_status_may_read_the_spec() {

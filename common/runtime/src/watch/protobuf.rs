@@ -101,6 +101,9 @@ pub(crate) struct PeekMeta {
     pub(super) uid: Vec<u8>,
     #[prost(bytes = "vec", tag = "6")]
     pub(super) resource_version: Vec<u8>,
+    /// A time, of which only the presence counts.
+    #[prost(bytes = "vec", optional, tag = "9")]
+    deletion_timestamp: Option<Vec<u8>>,
     #[prost(message, repeated, tag = "12")]
     pub(super) annotations: Vec<Entry>,
     #[prost(message, repeated, tag = "13")]
@@ -200,6 +203,7 @@ fn unreadable(message: Bytes, gone: bool, rejected: Rejected) -> Unreadable {
             uid: text(&each.uid),
         }),
         managed_by: rejected.managed_by,
+        deleting: metadata.deletion_timestamp.is_some(),
         gone,
         why: rejected.why,
     }
@@ -325,6 +329,20 @@ mod tests {
         assert_eq!(object.owner, Some(owner));
         assert_eq!(object.managed_by.as_deref(), Some("a/b"));
         assert_eq!(object.why, "spec.odd: no number");
+        assert!(!object.deleting);
+    }
+
+    /// A `Time` of zero seconds is an empty message.
+    #[test]
+    fn an_unreadable_object_says_whether_it_is_being_deleted() {
+        for time in [&[8, 1][..], &[]] {
+            let mut metadata = vec![9 << 3 | 2, u8::try_from(time.len()).expect("short")];
+            metadata.extend_from_slice(time);
+            let mut object = vec![1 << 3 | 2, u8::try_from(metadata.len()).expect("short")];
+            object.extend(metadata);
+            let rejected = refuse(&object).expect_err("it refuses every object");
+            assert!(unreadable(object.into(), false, rejected).deleting, "{time:?}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use epilogue_common::watch_event::{Controller, Rejected, Unreadable};
 use http::{HeaderMap, HeaderValue, header};
 use kube::core::Status as ApiStatus;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::protobuf;
@@ -162,6 +163,7 @@ struct PeekMeta {
     name: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
+    deletion_timestamp: Option<IgnoredAny>,
     owner_references: Option<Vec<PeekOwner>>,
 }
 
@@ -275,6 +277,7 @@ fn unreadable(text: &str, gone: bool, error: &serde_json::Error) -> Unreadable {
         version: metadata.resource_version.unwrap_or_default(),
         owner: owner.map(|each| each.owner),
         managed_by: spec.and_then(|spec| spec.managed_by),
+        deleting: metadata.deletion_timestamp.is_some(),
         gone,
         why: error.to_string(),
     }
@@ -318,6 +321,9 @@ mod tests {
         assert_eq!((unreadable.owner, unreadable.managed_by), (Some(owner), Some("a/b".into())));
         assert_eq!((unreadable.version.as_str(), unreadable.gone), ("7", false));
         assert!(unreadable.why.contains("recursion limit"), "{}", unreadable.why);
+        assert!(!unreadable.deleting);
+        let now = line.replace("\"uid\":\"u1\"", "\"deletionTimestamp\":\"2026-01-01T00:00:00Z\"");
+        assert!(object_of(now.as_bytes()).expect_err("as before").deleting);
     }
 
     #[test]

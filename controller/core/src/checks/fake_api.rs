@@ -166,10 +166,13 @@ impl FakeApi {
     }
 
     /// The process dies, and with it what it remembers; except for what no process can learn from
-    /// the API, where [`adoption`](crate::job) and [`census`](crate::job) document what is lost.
+    /// the API, where [`adoption`](crate::job) and [`census`](crate::job) document what is lost;
+    /// and for what the real API would refuse again, as this one does not.
     pub fn crash(&mut self) {
-        let Memory { uncounted_pods, completed_pods, .. } = std::mem::take(&mut self.memory);
-        self.memory = Memory { uncounted_pods, completed_pods, ..Memory::default() };
+        let Memory { uncounted_pods, completed_pods, refused_claims, .. } =
+            std::mem::take(&mut self.memory);
+        self.memory =
+            Memory { uncounted_pods, completed_pods, refused_claims, ..Memory::default() };
     }
 
     /// Carries out a step.

@@ -10,6 +10,9 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use crate::job_pods::JobPods;
 use crate::view::{Job, Pod, Uid, Version};
 
+/// So long the memory has refused claims: longer than they rest.
+const REFUSALS_KEPT: SignedDuration = SignedDuration::from_hours(1);
+
 /// Everything that one sync of a Job may depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncInput<'a> {
@@ -108,6 +111,8 @@ pub struct Memory {
     /// Since when DisruptionTarget is tried to be set on pods that their kubelet rejected; the
     /// earliest time where the API refuses it for good.
     pub marking_since: HashMap<Uid, Timestamp>,
+    /// Pods whose adoption or disowning the API refused, and when.
+    pub refused_claims: HashMap<Uid, Timestamp>,
     /// Pods that a watch showed alive without the finalizer, so that no count has them. They keep
     /// their place once they end, until they have the finalizer again or are deleted.
     pub uncounted_pods: HashSet<Uid>,
@@ -181,6 +186,8 @@ pub enum MemoryUpdate {
     Marking(Vec<Uid>),
     /// The API refuses for good to set DisruptionTarget on this pod.
     MarkRefused(Uid),
+    /// The API refuses to let the Job adopt or disown this pod.
+    ClaimRefused(Uid),
     /// The API returned this version for our own write of a pod.
     PodWritten(Version),
     /// The API returned this version for our own write of the Job.
@@ -238,6 +245,11 @@ impl Memory {
             }
             MemoryUpdate::MarkRefused(pod) => {
                 self.marking_since.insert(pod, Timestamp::MIN);
+            }
+            MemoryUpdate::ClaimRefused(pod) => {
+                // Others of so long ago may be gone: no event of a foreign pod comes here.
+                self.refused_claims.retain(|_, at| now.duration_since(*at) <= REFUSALS_KEPT);
+                self.refused_claims.insert(pod, now);
             }
             MemoryUpdate::CreationInDoubt => self.creation_in_doubt = true,
             MemoryUpdate::PodsConfirmed(version) => {

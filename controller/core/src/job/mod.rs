@@ -37,7 +37,7 @@ pub use input::{
     BackoffRecord, Expectations, Memory, MemoryUpdate, Settings, SyncInput, Versions, WrittenPod,
 };
 pub use options::{Disruptions, Options};
-pub use plan::{PodPlan, SkipReason, is_ours, plan_pods};
+pub use plan::{PodPlan, SkipReason, is_ours, is_run_by_us, plan_pods};
 pub use pod_stage::refused_release;
 pub(crate) use pod_template::generate_name;
 pub(crate) use pod_template::has_labels;

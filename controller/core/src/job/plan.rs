@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use epilogue_common::names::MANAGED_BY;
+use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use jiff::SignedDuration;
 
 use super::adoption::Claims;
@@ -82,8 +82,16 @@ pub fn plan_pods(input: &SyncInput<'_>) -> PodPlan {
 
 /// Whether this controller runs the Job. ([S3])
 pub fn is_ours(job: &Job, manage_all_jobs: bool) -> bool {
-    job.spec.managed_by.as_deref() == Some(MANAGED_BY)
-        || (manage_all_jobs && job.is_managed_by_upstream())
+    is_run_by_us(job.spec.managed_by.as_deref(), manage_all_jobs)
+}
+
+/// Whether this controller runs Jobs with this `spec.managedBy`. ([S3])
+pub fn is_run_by_us(managed_by: Option<&str>, manage_all_jobs: bool) -> bool {
+    match managed_by {
+        Some(MANAGED_BY) => true,
+        None | Some(RESERVED_MANAGED_BY) => manage_all_jobs,
+        Some(_) => false,
+    }
 }
 
 /// Why a sync does nothing.
@@ -113,7 +121,7 @@ fn skip_reason(input: &SyncInput<'_>) -> Option<SkipReason> {
 
 /// Plans for a Job that is synced. ([S16], [S19])
 fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
-    let Claims { pods, patches } = adoption::decide(input);
+    let Claims { pods, patches, again_after } = adoption::decide(input);
     let tracked = adoption::untracked(input.job, &pods, input.memory);
     let pods = adoption::with_tracked(pods, &tracked);
     let pods = census::as_counted(input.job, pods, input.memory);
@@ -142,7 +150,7 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
         unreported: facts.options.problems != input.memory.reported,
         action,
         // An unsuspended Job wakes up when its deadline is due. ([U5])
-        requeue_after: earliest([wake, deadline, awaits]),
+        requeue_after: earliest([wake, deadline, awaits, again_after]),
         waits_for: waits(&facts, verdict.as_ref()).into_iter().chain(waits_for).collect(),
         verdict,
         facts,

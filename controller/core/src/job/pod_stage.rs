@@ -22,6 +22,9 @@ use crate::view::{Pod, Uid, Version};
 /// The longest list of names in one event, so that the message stays within the API's 1,024 bytes.
 const NAMES_BYTES_MAX: usize = 900;
 
+/// The API's words about a patch for a pod of this name that is gone.
+const OTHER_UID: &str = "metadata.uid: Invalid value";
+
 /// How far a creation has come.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SlowStart {
@@ -110,7 +113,7 @@ impl SlowStart {
             }
             kinds.push(first.kind);
             let alike = self.failures.iter().filter(|each| each.kind == first.kind).count();
-            let more = if alike > 1 { format!(" (and {} more)", alike - 1) } else { String::new() };
+            let more = and_more(alike - 1);
             let message = format!("Error creating: {}{more}", first.message);
             events.push(EventDraft::warning("FailedCreate", message));
         }
@@ -183,8 +186,7 @@ pub fn refused_release<'a>(
     let mut reported =
         failures.into_iter().filter(|(_, failure)| !unreported.contains(&failure.kind));
     let (pod, failure) = reported.next()?;
-    let more = reported.count();
-    let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+    let more = and_more(reported.count());
     let message = format!(
         "Error removing finalizer {TRACKING_FINALIZER} from pod {}: {}{more}",
         pod.name, failure.message
@@ -192,16 +194,28 @@ pub fn refused_release<'a>(
     Some(EventDraft::warning(FAILED_RELEASE, message))
 }
 
-/// The event of a claim that the API refused, which ends the sync.
-pub(super) fn refused_claim(claim: &Claim, failure: &Failure) -> Option<EventDraft> {
-    let pod = &*claim.pod;
-    if claim.kind == ClaimKind::Disown {
-        return refused_release([(pod, failure)]);
-    }
+/// The events of claims that failed: one for pods to disown, and one for the others.
+pub(super) fn refused_claims(failures: &[(&Claim, Failure)]) -> Vec<EventDraft> {
+    let of = |disowns: bool| {
+        let failures = failures.iter();
+        let failures =
+            failures.filter(move |(claim, _)| (claim.kind == ClaimKind::Disown) == disowns);
+        failures.map(|(claim, failure)| (&*claim.pod, failure))
+    };
+    // Another pod of the name is not ours.
+    let released = refused_release(of(true).filter(|(_, it)| !it.message.contains(OTHER_UID)));
     let unreported = [FailureKind::Conflict, FailureKind::Unknown, FailureKind::NotFound];
-    let message = format!("Error adopting pod {}: {}", pod.name, failure.message);
-    let is_reported = !unreported.contains(&failure.kind);
-    is_reported.then(|| EventDraft::warning("FailedAdoption", message))
+    let mut reported = of(false).filter(|(_, failure)| !unreported.contains(&failure.kind));
+    let adopted = reported.next().map(|(pod, failure)| {
+        let more = and_more(reported.count());
+        let message = format!("Error adopting pod {}: {}{more}", pod.name, failure.message);
+        EventDraft::warning("FailedAdoption", message)
+    });
+    released.into_iter().chain(adopted).collect()
+}
+
+fn and_more(more: usize) -> String {
+    if more > 0 { format!(" (and {more} more)") } else { String::new() }
 }
 
 /// A pod that is deleted next has the version that our claim, which named the one before, made.

@@ -16,10 +16,10 @@ use super::pod_stage::{PodResult, SlowStart};
 use super::pods::PodStage;
 use super::status_plan::{PodOutcomes, StatusPlan, plan_status};
 use super::steps::{
-    Answer, Call, Claim, ClaimKind, EventDraft, MetricEvent, SideEffect, Step, SyncResult,
+    Answer, Call, ClaimKind, EventDraft, MetricEvent, SideEffect, Step, SyncResult,
 };
 use super::verdict::{End, Verdict};
-use super::{pod_stage, status_plan, tracking};
+use super::{adoption, pod_stage, status_plan, tracking};
 use crate::view::Job;
 
 /// A sync in progress.
@@ -225,32 +225,12 @@ impl Progress {
         (Stage::Claim, self.plan.claims.iter().cloned().map(Step::Claim).collect())
     }
 
-    /// A pod of ours that is gone needs no claim. A disowning patch that the API refuses as invalid
-    /// was for a pod that is no longer ours. Any other failure ends the sync. ([L3])
     fn claimed(&mut self, outcomes: Vec<Outcome<Answer>>) -> Next {
         let PodPlan { claims, pods, .. } = &mut self.plan;
         let outcomes = outcomes.into_iter().map(pod);
-        for (claim, outcome) in claims.iter().zip(outcomes) {
-            match outcome {
-                Ok(pod) => {
-                    pod_stage::written_to(pods, &claim.pod, pod.version);
-                    let version = MemoryUpdate::PodWritten(pod.version);
-                    self.side_effects.push(SideEffect::Remember(version));
-                    if claim.kind != ClaimKind::Disown {
-                        // We may have removed the finalizer before a user took the pod from us.
-                        let kept = MemoryUpdate::FinalizerKept(vec![pod.uid]);
-                        self.side_effects.push(SideEffect::Remember(kept));
-                    }
-                }
-                Err(failure) if is_no_matter(claim, &failure) => {}
-                Err(failure) => {
-                    let event = pod_stage::refused_claim(claim, &failure);
-                    self.side_effects.extend(event.map(SideEffect::Event));
-                    return stop(failure);
-                }
-            }
-        }
-        self.begin_pods()
+        let (side_effects, failure) = adoption::claimed(claims, outcomes, pods);
+        self.side_effects.extend(side_effects);
+        failure.map_or_else(|| self.begin_pods(), stop)
     }
 
     fn begin_pods(&mut self) -> Next {
@@ -481,18 +461,4 @@ impl Progress {
 
 fn stop(failure: Failure) -> Next {
     (Stage::Done(Some(failure)), Vec::new())
-}
-
-/// Whether a failed claim does not end the sync.
-///
-/// DIVERGES(upstream): a failed adoption always ends it, because the plan counts the pod. Upstream
-/// goes on without a pod that is gone. ([L3])
-fn is_no_matter(claim: &Claim, failure: &Failure) -> bool {
-    match claim.kind {
-        ClaimKind::Adopt => false,
-        ClaimKind::Disown => {
-            matches!(failure.kind, FailureKind::NotFound | FailureKind::Invalid)
-        }
-        ClaimKind::Track => failure.kind == FailureKind::NotFound,
-    }
 }

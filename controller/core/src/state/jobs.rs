@@ -36,6 +36,8 @@ pub(super) struct Jobs {
     pods_begun: bool,
     /// Jobs whose latest version could not be read.
     unreadable: HashSet<JobKey>,
+    /// Those of ours that are being deleted.
+    condemned: HashMap<JobKey, Uid>,
     late: Late,
     templates: Templates,
 }
@@ -86,6 +88,12 @@ impl Jobs {
 
     pub(super) fn is_unreadable(&self, key: &JobKey) -> bool {
         self.unreadable.contains(key)
+    }
+
+    /// Whether a watch has shown a Job of this name and UID.
+    pub(super) fn knows(&self, key: &JobKey, uid: &Uid) -> bool {
+        let read = self.by_key.get(key).map(|job| &job.uid);
+        [read, self.condemned.get(key)].into_iter().flatten().any(|known| known == uid)
     }
 
     /// Whether the Job is ours, as far as is known.
@@ -193,6 +201,9 @@ impl Jobs {
                 let key = JobKey::new(job.namespace.as_str(), job.name.as_str());
                 if job.gone {
                     self.lose(&key, pods, now, reaction);
+                } else if job.deleting && self.templates.is_run_by_us(job.managed_by.as_deref()) {
+                    self.list.saw(&key);
+                    self.condemn(key, job.uid.as_str().into(), pods, now, reaction);
                 } else {
                     // It is neither synced nor treated as deleted, which would release its pods'
                     // finalizers.
@@ -210,6 +221,7 @@ impl Jobs {
     fn list_ends(&mut self, pods: &Pods, now: &Now, reaction: &mut Reaction) {
         let listed = self.list.end();
         self.unreadable.retain(|key| listed.has(key));
+        self.condemned.retain(|key, _| listed.has(key));
         for key in listed.lost(self.by_key.keys()) {
             self.lose(&key, pods, now, reaction);
         }
@@ -218,6 +230,7 @@ impl Jobs {
     fn show(&mut self, job: &Arc<Job>, pods: &mut Pods, now: &Now, reaction: &mut Reaction) {
         self.list.saw(&job.key);
         self.unreadable.remove(&job.key);
+        self.condemned.remove(&job.key);
         // A namesake is another Job, even if a list hides the deletion of the first one.
         if self.by_key.get(&job.key).is_some_and(|old| old.uid != job.uid) {
             self.lose(&job.key.clone(), pods, now, reaction);
@@ -252,9 +265,18 @@ impl Jobs {
         self.react(job_changed(change, now.time).queue, pods, now, reaction);
     }
 
+    /// A Job of ours that cannot be read is being deleted. It counts nothing any more, and a
+    /// deletion in foreground waits for its pods.
+    fn condemn(&mut self, key: JobKey, uid: Uid, pods: &Pods, now: &Now, reaction: &mut Reaction) {
+        self.lose(&key, pods, now, reaction);
+        check_tracked(&key.namespace, &uid, pods, reaction);
+        self.condemned.insert(key, uid);
+    }
+
     /// Removes a Job and its memory. ([H4])
     fn lose(&mut self, key: &JobKey, pods: &Pods, now: &Now, reaction: &mut Reaction) {
         self.unreadable.remove(key);
+        self.condemned.remove(key);
         let Some(job) = self.by_key.remove(key) else { return };
         self.templates.release(&job);
         self.memories.remove(&job.uid);
@@ -363,10 +385,15 @@ impl Jobs {
 /// it, and then no event of theirs leads to a check.
 fn check_pods_of_finished(job: &Job, pods: &Pods, reaction: &mut Reaction) {
     if job.is_finished() {
-        let tracked = pods.of_owner(&job.key.namespace, &job.uid).filter(|pod| pod.tracked);
-        let check = |pod: &Arc<Pod>| Orphans::Pod(Arc::clone(&pod.namespace), pod.uid.clone());
-        reaction.entries.extend(tracked.map(|pod| Entry::Orphans(check(pod), None)));
+        check_tracked(&job.key.namespace, &job.uid, pods, reaction);
     }
+}
+
+/// Each pod of this owner may lose its finalizer.
+fn check_tracked(namespace: &Arc<str>, owner: &Uid, pods: &Pods, reaction: &mut Reaction) {
+    let tracked = pods.of_owner(namespace, owner).filter(|pod| pod.tracked);
+    let check = |pod: &Arc<Pod>| Orphans::Pod(Arc::clone(&pod.namespace), pod.uid.clone());
+    reaction.entries.extend(tracked.map(|pod| Entry::Orphans(check(pod), None)));
 }
 
 impl Lookup for Jobs {

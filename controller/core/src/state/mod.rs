@@ -204,7 +204,7 @@ impl ClusterState {
 
     /// Whether there is a Job of this name and UID.
     pub fn knows(&self, key: &JobKey, uid: &Uid) -> bool {
-        self.jobs.get(key).is_some_and(|job| job.uid == *uid)
+        self.jobs.knows(key, uid)
     }
 
     /// Returns the pods whose tracking finalizer may be removed, in a defined order. ([O1], [O2])

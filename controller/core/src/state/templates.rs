@@ -47,6 +47,11 @@ impl Templates {
         job::is_ours(job, self.manages_all == Some(true))
     }
 
+    /// Whether Jobs with this `spec.managedBy` are ours, as far as is known.
+    pub(super) fn is_run_by_us(&self, managed_by: Option<&str>) -> bool {
+        job::is_run_by_us(managed_by, self.manages_all == Some(true))
+    }
+
     /// Whether another controller runs the Job.
     pub(super) fn is_foreign(&self, job: &Job) -> bool {
         let by_upstream = || job.is_managed_by_upstream() && self.manages_all != Some(false);

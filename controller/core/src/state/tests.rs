@@ -280,6 +280,44 @@ fn a_job_that_cannot_be_read_is_left_alone_with_its_pods() {
     assert!(cluster.0.input(&key(), &quiet()).is_some(), "until it can be read");
 }
 
+/// A deletion in foreground waits for the finalizers of its pods.
+#[test]
+fn the_pods_of_a_job_that_cannot_be_read_are_freed_once_it_is_being_deleted() {
+    let unreadable = |managed_by: Option<&str>, deleting| {
+        let odd = Unreadable {
+            namespace: "default".to_owned(),
+            name: "a".to_owned(),
+            uid: "uid-a".to_owned(),
+            version: "12".to_owned(),
+            managed_by: managed_by.map(str::to_owned),
+            deleting,
+            ..Unreadable::default()
+        };
+        WatchEvent::Unreadable(Box::new(odd))
+    };
+    let ours = Some("epilogue.dev/job-controller");
+    for (managed_by, deleting, freed) in
+        [(ours, true, true), (ours, false, false), (None, true, false), (Some("x/y"), true, false)]
+    {
+        let mut cluster = cluster();
+        cluster.pod_shown(pod("p", 11, "Running"));
+        let pod_of = Orphans::Pod("default".into(), "p".into());
+        let reaction = cluster.jobs(unreadable(managed_by, deleting));
+        let is_queued = reaction.entries.contains(&Entry::Orphans(pod_of.clone(), None));
+        let found = !cluster.0.orphans(&pod_of, false).is_empty();
+        assert_eq!((is_queued, found), (freed, freed), "{managed_by:?} {deleting}");
+        assert!(cluster.0.input(&key(), &quiet()).is_none());
+        // The API still has the Job, which proves nothing then.
+        assert!(cluster.0.knows(&key(), &"uid-a".into()), "{managed_by:?} {deleting}");
+        cluster.jobs(WatchEvent::Shown(job("uid-a", 13, &json!({}))));
+        assert!(cluster.0.input(&key(), &quiet()).is_some(), "it can be read again");
+        assert!(cluster.0.orphans(&pod_of, false).is_empty());
+        cluster.jobs(unreadable(managed_by, deleting));
+        cluster.job_gone(14);
+        assert!(!cluster.0.knows(&key(), &"uid-a".into()));
+    }
+}
+
 #[test]
 fn a_job_rests_while_one_of_its_pods_cannot_be_read() {
     let mut cluster = cluster();

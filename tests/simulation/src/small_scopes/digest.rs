@@ -286,6 +286,7 @@ impl Digest<'_> {
             removed_finalizers,
             // No pod of these scopes is rejected.
             marking_since: _,
+            refused_claims,
             uncounted_pods,
             completed_pods,
             finished,
@@ -304,6 +305,7 @@ impl Digest<'_> {
         if self.scope.pods_are_refused() {
             self.uids(completed_pods.iter().filter(exists));
         }
+        self.uids(refused_claims.keys().filter(exists));
         self.put(*finished);
         self.put(*status_needs_spec);
         self.put(*creation_in_doubt);

@@ -1,6 +1,7 @@
 //! Tests adoption and disowning. ([L1], [L2], [L3], [L4])
 
 use epilogue_common::outcome::{Failure, FailureKind};
+use jiff::SignedDuration;
 use serde_json::json;
 
 use super::builders::{
@@ -135,7 +136,8 @@ fn a_refused_adoption_is_reported() {
     }
 }
 
-/// Which failed claims end the sync: every adoption, and every disowning except with 404 or 422.
+/// Which failed claims end the sync: every adoption, and every disowning unless there is nothing to
+/// disown, or the API refuses it.
 #[test]
 fn a_claim_that_fails_ends_the_sync_unless_there_is_nothing_to_claim() {
     let other = || pod("p", "Running").unselected();
@@ -144,6 +146,7 @@ fn a_claim_that_fails_ends_the_sync_unless_there_is_nothing_to_claim() {
     for (pod, kind, ends) in [
         (other as fn() -> PodBuilder, FailureKind::NotFound, false),
         (other, FailureKind::Invalid, false),
+        (other, FailureKind::Forbidden, false),
         (other, FailureKind::ServerError, true),
         (other, FailureKind::Conflict, true),
         (lost, FailureKind::NotFound, false),
@@ -159,6 +162,46 @@ fn a_claim_that_fails_ends_the_sync_unless_there_is_nothing_to_claim() {
         });
         assert_eq!((effects.is_err, effects.writes.is_empty()), (ends, ends), "{kind:?}");
     }
+}
+
+/// DIVERGES(upstream): upstream repeats the patch, and creates nothing.
+#[test]
+fn a_job_goes_on_without_a_pod_that_it_may_not_adopt_and_asks_again_later() {
+    let mut api = api(job().size(1, 1), vec![pod("p", "Running").orphan()]);
+    let refused = || Failure::new(FailureKind::Forbidden, "denied request: not this pod");
+    let claim = |step: &Step, _| matches!(step, Step::Claim(_)).then(refused);
+    let first = sync_with(&mut api, &claim);
+    assert!(first.is_err && first.created.is_empty(), "the plan was for two pods fewer");
+
+    let second = sync(&mut api);
+    assert!(!second.is_err && claims(&second).is_empty());
+    assert_eq!((second.created.len(), second.active), (1, 1));
+    assert_eq!(api.plan().requeue_after, Some(SignedDuration::from_mins(5)));
+
+    api.now += SignedDuration::from_mins(5);
+    assert_eq!(claims(&sync(&mut api)), [("p".to_owned(), ClaimKind::Adopt)]);
+}
+
+#[test]
+fn a_pod_that_may_not_be_disowned_is_reported_once_and_tried_again_later() {
+    let other = || pod("p", "Running").unselected();
+    let mut api = api(job().size(1, 1), vec![other()]);
+    let refused = || Failure::new(FailureKind::Forbidden, "denied request: not this pod");
+    let claim = |step: &Step, _| matches!(step, Step::Claim(_)).then(refused);
+    let first = sync_with(&mut api, &claim);
+    assert!(!first.is_err);
+    assert_eq!((first.created.len(), first.active), (1, 1), "it counts no more");
+    let reported =
+        |effects: &Effects| effects.events().iter().any(|it| it.contains("FailedRelease"));
+    assert!(reported(&first), "{:?}", first.events());
+    let second = sync_with(&mut api, &claim);
+    assert!(claims(&second).is_empty() && !reported(&second));
+
+    // The pod of this name is another one.
+    let another = || Failure::new(FailureKind::Invalid, "metadata.uid: Invalid value: \"x\"");
+    let mut api = super::builders::api(job().size(1, 1), vec![other()]);
+    let claim = |step: &Step, _| matches!(step, Step::Claim(_)).then(another);
+    assert!(!reported(&sync_with(&mut api, &claim)));
 }
 
 #[test]
