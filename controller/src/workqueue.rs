@@ -42,6 +42,14 @@ pub(crate) struct Queue<K> {
     worked: Histogram,
 }
 
+/// Which keys may be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Any,
+    /// Those of namespaces none of whose keys is in progress.
+    Idle,
+}
+
 /// A key in progress counts as one that holds a worker until this is dropped.
 struct Worker<'a, K>(&'a Queue<K>);
 
@@ -112,9 +120,9 @@ impl<K: Key> Queue<K> {
         self.core().forget(key);
     }
 
-    /// Works on keys until `token` is cancelled, on as many at once as there are workers; work in
-    /// progress is completed. A key whose work waits is no longer counted: many may wait at once,
-    /// of each namespace a part.
+    /// Works on keys until `token` is cancelled, on as many at once as there are workers, and on as
+    /// many more of namespaces that have none in progress; work in progress is completed. A key
+    /// whose work waits is no longer counted: many may wait at once, of each namespace a part.
     pub(crate) async fn work(
         &self,
         process: &impl Process<K>,
@@ -123,13 +131,13 @@ impl<K: Key> Queue<K> {
     ) {
         let mut in_progress = FuturesUnordered::new();
         loop {
-            let has_worker = self.working.load(Ordering::Relaxed) < workers;
+            let room = self.room(workers);
             tokio::select! {
                 biased;
                 Some(()) = in_progress.next() => {}
-                () = self.freed.notified(), if !has_worker => {}
-                () = token.cancelled(), if !has_worker => break,
-                key = self.take(&token), if has_worker => {
+                () = self.freed.notified(), if room != Some(Room::Any) => {}
+                () = token.cancelled(), if room.is_none() => break,
+                key = self.take_of(room.unwrap_or(Room::Idle), &token), if room.is_some() => {
                     let Some(key) = key else { break };
                     in_progress.push(self.work_on(key, process, Worker::begin(self)));
                 }
@@ -137,6 +145,16 @@ impl<K: Key> Queue<K> {
         }
         self.core().close();
         while in_progress.next().await.is_some() {}
+    }
+
+    /// Which keys may be taken with this many workers. A namespace whose syncs are long, since the
+    /// API answers slowly, would otherwise hold all workers for seconds.
+    fn room(&self, workers: usize) -> Option<Room> {
+        match self.working.load(Ordering::Relaxed) {
+            working if working < workers => Some(Room::Any),
+            working if working < workers.saturating_mul(2) => Some(Room::Idle),
+            _ => None,
+        }
     }
 
     /// Works on one key. A panic costs this key alone.
@@ -153,8 +171,14 @@ impl<K: Key> Queue<K> {
         self.core.lock().expect("the queue must be whole: a panic has left it half changed")
     }
 
-    /// Waits for the next key; `None` once `token` is cancelled. ([Q7])
+    /// Waits for the next key; `None` once `token` is cancelled.
+    #[cfg(test)]
     pub(crate) async fn take(&self, token: &CancellationToken) -> Option<K> {
+        self.take_of(Room::Any, token).await
+    }
+
+    /// Waits for the next key of these; `None` once `token` is cancelled. ([Q7])
+    async fn take_of(&self, room: Room, token: &CancellationToken) -> Option<K> {
         loop {
             let due = {
                 let mut core = self.core();
@@ -162,7 +186,11 @@ impl<K: Key> Queue<K> {
                     core.close();
                     return None;
                 }
-                if let Some(taken) = core.take(self.now()) {
+                let taken = match room {
+                    Room::Any => core.take(self.now()),
+                    Room::Idle => core.take_idle(self.now()),
+                };
+                if let Some(taken) = taken {
                     self.waited.observe(taken.waited.as_secs_f64());
                     return Some(taken.key);
                 }
@@ -186,10 +214,11 @@ impl<K: Key> Queue<K> {
     /// Changes the core, and wakes the loop if it now has to look sooner.
     fn change<R>(&self, change: impl FnOnce(&mut QueueCore<K>, Moment) -> R) -> R {
         let mut core = self.core();
-        let (was_ready, was_due) = (core.has_ready(), core.next_due());
+        let (was_ready, was_idle, was_due) = (core.has_ready(), core.has_idle(), core.next_due());
         let result = change(&mut core, self.now());
         let is_sooner = core.next_due().is_some_and(|due| was_due.is_none_or(|was| due < was));
-        let wakes = is_sooner || core.has_ready() && !was_ready;
+        let is_new = core.has_ready() && !was_ready || core.has_idle() && !was_idle;
+        let wakes = is_sooner || is_new;
         drop(core);
         if wakes {
             self.changed.notify_one();
@@ -389,6 +418,36 @@ mod tests {
         assert_eq!(begun(&keys).await, expected);
         let expected = [("busy/1", 0), ("busy/2", 0), ("busy/3", 3_000)];
         assert_eq!(begun(&["busy/1", "busy/2", "busy/3"]).await, expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_at_work_keeps_no_other_from_a_worker() {
+        let (queue, works, token) = (queue(), Works::default(), CancellationToken::new());
+        for key in ["busy/1", "busy/2", "busy/3"] {
+            queue.add(Name(key));
+        }
+        let others = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            queue.add_after(Name("quick/1"), Duration::from_millis(100));
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            // No more than as many again.
+            for key in ["slow/1", "slow/2", "other/1"] {
+                queue.add(Name(key));
+            }
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            token.cancel();
+        };
+        tokio::join!(queue.work(&works, 2, token.clone()), others);
+        let expected = [
+            ("busy/1", 0),
+            ("busy/2", 0),
+            ("quick/1", 200),
+            ("slow/1", 400),
+            ("other/1", 400),
+            ("busy/3", 3_000),
+            ("slow/2", 3_000),
+        ];
+        assert_eq!(works.0.into_inner().expect("whole"), expected);
     }
 
     #[tokio::test(start_paused = true)]

@@ -58,7 +58,17 @@ impl<K: Key> Turns<K> {
 
     /// Takes the oldest key of the next namespace that may hold one more.
     pub fn pop(&mut self) -> Option<K> {
-        let turn = self.next()?;
+        self.pop_below(usize::MAX)
+    }
+
+    /// Takes the oldest key of the next namespace that holds none.
+    pub fn pop_idle(&mut self) -> Option<K> {
+        self.pop_below(1)
+    }
+
+    /// Takes the oldest key of the next namespace that holds fewer than so many.
+    fn pop_below(&mut self, limit: usize) -> Option<K> {
+        let turn = self.next(limit)?;
         self.order.rotate_left(turn);
         let namespace = self.order.pop_front()?;
         let lane = self.lanes.get_mut(&namespace)?;
@@ -84,7 +94,12 @@ impl<K: Key> Turns<K> {
 
     /// Whether a key could be taken now.
     pub fn has_next(&self) -> bool {
-        self.next().is_some()
+        self.next(usize::MAX).is_some()
+    }
+
+    /// Whether a key could be taken of a namespace that holds none.
+    pub fn has_idle(&self) -> bool {
+        self.next(1).is_some()
     }
 
     /// How many keys wait.
@@ -97,12 +112,13 @@ impl<K: Key> Turns<K> {
         self.len == 0
     }
 
-    /// The place of the next namespace. Only those before it hold keys, so they are few.
-    fn next(&self) -> Option<usize> {
+    /// The place of the next namespace that holds fewer keys than so many. Only those before it
+    /// hold keys, so they are few.
+    fn next(&self, limit: usize) -> Option<usize> {
         if self.free == 0 {
             return None;
         }
-        let share = self.free.saturating_mul(SHARE);
+        let share = self.free.saturating_mul(SHARE).min(limit);
         let held = |namespace| self.lanes.get(namespace).map_or(0, |lane: &Lane<K>| lane.held);
         self.order.iter().position(|namespace| held(namespace) < share)
     }
@@ -175,6 +191,21 @@ mod tests {
         assert_eq!(turns.pop(), Some(("a", 2)));
         turns.give_back("b");
         assert_eq!(turns.free, 0, "what was not taken cannot be given back");
+    }
+
+    #[test]
+    fn an_idle_namespace_is_one_that_holds_no_key() {
+        let mut turns = Turns::new(90);
+        turns.push(("a", 0));
+        turns.push(("a", 1));
+        assert_eq!(turns.pop_idle(), Some(("a", 0)));
+        assert!(turns.has_next() && !turns.has_idle());
+        turns.push(("b", 0));
+        assert!(turns.has_idle());
+        assert_eq!(turns.pop_idle(), Some(("b", 0)), "though a is before it");
+        assert_eq!(turns.pop_idle(), None);
+        turns.give_back("a");
+        assert_eq!(turns.pop_idle(), Some(("a", 1)));
     }
 
     /// In every sequence nothing is lost, and no key waits for more than one key of each other

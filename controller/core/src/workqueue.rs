@@ -175,11 +175,24 @@ impl<K: Key> QueueCore<K> {
 
     /// The next key to process. The worker must return it with [`Self::done`].
     pub fn take(&mut self, now: Moment) -> Option<Taken<K>> {
+        self.take_by(Turns::pop, now)
+    }
+
+    /// The same, of a namespace none of whose keys is being processed.
+    pub fn take_idle(&mut self, now: Moment) -> Option<Taken<K>> {
+        self.take_by(Turns::pop_idle, now)
+    }
+
+    fn take_by(
+        &mut self,
+        pop: impl FnOnce(&mut Turns<K>) -> Option<K>,
+        now: Moment,
+    ) -> Option<Taken<K>> {
         self.ring(now);
         if self.closed {
             return None;
         }
-        let key = self.ready.pop()?;
+        let key = pop(&mut self.ready)?;
         let since = self.dirty.remove(&key).unwrap_or(now);
         self.running.insert(key.clone(), now);
         Some(Taken { key, waited: now.saturating_sub(since) })
@@ -203,6 +216,11 @@ impl<K: Key> QueueCore<K> {
     /// Whether a key could be taken now.
     pub fn has_ready(&self) -> bool {
         !self.closed && self.ready.has_next()
+    }
+
+    /// Whether a key could be taken now of a namespace none of whose keys is being processed.
+    pub fn has_idle(&self) -> bool {
+        !self.closed && self.ready.has_idle()
     }
 
     /// How many keys are ready.

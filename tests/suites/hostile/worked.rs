@@ -254,16 +254,34 @@ impl Stage {
         begun.elapsed()
     }
 
-    /// The neighbour's waits, until there are enough of them amid the tenant's work.
-    async fn first_pods(&self) -> Vec<Duration> {
-        let (begun, mut amid, mut took) = (Instant::now(), 0, Vec::new());
+    /// How long the API itself takes for a pod of the neighbour and a list with it.
+    async fn pod_by_hand(&self, number: usize) -> Duration {
+        let name = format!("by-hand-{number}");
+        let pod = json!({"metadata": {"name": name, "labels": {"by": name}},
+                         "spec": {"containers": [{"name": "main", "image": "none"}]}});
+        let pod = serde_json::from_value(pod).expect("a pod");
+        let begun = Instant::now();
+        self.neighbours_pods.create(&PostParams::default(), &pod).await.expect("the pod");
+        let list = ListParams::default().labels(&format!("by={name}"));
+        self.neighbours_pods.list_metadata(&list).await.expect("the pods");
+        begun.elapsed()
+    }
+
+    /// The neighbour's waits, until there are enough of them amid the tenant's work, and those
+    /// without a controller.
+    async fn first_pods(&self) -> [Vec<Duration>; 2] {
+        let (begun, mut amid) = (Instant::now(), 0);
+        let [mut took, mut by_hand] = [Vec::new(), Vec::new()];
         while amid < PROBES {
+            by_hand.push(self.pod_by_hand(took.len()).await);
             took.push(self.first_pod(took.len()).await);
             amid += usize::from(self.count().await >= AT_WORK);
             assert!(begun.elapsed() < AT_WORK_WITHIN, "{} pods, {took:?}", self.count().await);
             tokio::time::sleep(PAUSE).await;
         }
-        took
+        took.sort();
+        by_hand.sort();
+        [took, by_hand]
     }
 
     /// Each pod that was released is counted, and no pod that has not ended.
@@ -328,14 +346,15 @@ async fn twenty_hostile_jobs_at_work_delay_no_neighbour_and_depose_no_leader() {
     stage.create_jobs().await;
     println!("the Jobs are created, {:?}", begun.elapsed());
     let touched = AtomicUsize::new(0);
-    let mut took = tokio::select! {
+    let [took, by_hand] = tokio::select! {
         took = stage.first_pods() => took,
         never = stage.work(&touched) => match never {},
     };
-    took.sort();
     let [median, p99] = [50, 99].map(|part| percentile(&took, part));
     let (pods, touched) = (stage.count().await, touched.into_inner());
     println!("create to first pod of {} Jobs: median {median:?}, p99 {p99:?}", took.len());
+    let [api_median, api_p99] = [50, 99].map(|part| percentile(&by_hand, part));
+    println!("create and list of a pod by hand: median {api_median:?}, p99 {api_p99:?}");
     println!(
         "the tenant has {pods} pods, and has changed {touched} by hand, {:?}",
         begun.elapsed()

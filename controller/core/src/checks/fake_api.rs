@@ -169,10 +169,10 @@ impl FakeApi {
     /// the API, where [`adoption`](crate::job) and [`census`](crate::job) document what is lost;
     /// and for what the real API would refuse again, as this one does not.
     pub fn crash(&mut self) {
-        let Memory { uncounted_pods, completed_pods, refused_claims, .. } =
+        let Memory { refused_claims, uncounted_pods, completed_pods, .. } =
             std::mem::take(&mut self.memory);
         self.memory =
-            Memory { uncounted_pods, completed_pods, refused_claims, ..Memory::default() };
+            Memory { refused_claims, uncounted_pods, completed_pods, ..Memory::default() };
     }
 
     /// Carries out a step.
