@@ -42,6 +42,9 @@ pub struct FakeApi {
     pub refused: Vec<String>,
     /// What a mutating webhook makes of a status.
     pub admission: fn(&mut JobStatus),
+    /// Whether new pods start at once. While none starts, a Job with a pending-timeout fails and
+    /// replaces its pods for ever.
+    pub starts_pods: bool,
     version: u64,
 }
 
@@ -84,6 +87,7 @@ impl FakeApi {
             counts_max: SignedDuration::ZERO,
             refused: Vec::new(),
             admission: |_| {},
+            starts_pods: false,
         }
     }
 
@@ -94,6 +98,7 @@ impl FakeApi {
         api.memory = input.memory.clone();
         api.settings = input.settings.clone();
         api.counts_max = input.counts_max;
+        api.starts_pods = true;
         let newest = input.seen.max(input.memory.written);
         api.version = api.version.max(newest.jobs.0).max(newest.pods.0);
         api
@@ -273,6 +278,9 @@ impl FakeApi {
         pod.namespace = Arc::clone(&self.job.key.namespace);
         pod.version = version;
         pod.created = Some(self.now);
+        if self.starts_pods {
+            pod.phase = Phase::Running;
+        }
         let written = written(&pod);
         self.memory.saw_pod(&pod);
         self.pods.insert(pod.uid.clone(), Arc::new(pod));

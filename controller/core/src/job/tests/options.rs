@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use serde_json::json;
 
-use super::builders::{JobBuilder, PodBuilder, ago, api, job, pod, sync, sync_with, uid};
+use super::builders::{JobBuilder, PodBuilder, ago, api, check, job, pod, sync, sync_with, uid};
 use crate::checks::fake_api::FakeApi;
 use crate::job::Step;
 use crate::view::Phase;
@@ -176,6 +176,19 @@ fn a_pod_that_does_not_start_is_given_up_in_time() {
     assert_eq!(given_up.collect::<Vec<_>>(), ["old"]);
     assert_eq!(effects.events()[0], "PendingTimeout: Pod old did not start in time: NotStarted");
     assert!(late.pods[&uid("old")].has_condition("epilogue.dev/PendingTimeout"));
+}
+
+/// A check in which no pod ever starts would wait for the end of such a Job for ever.
+#[test]
+fn a_plan_of_a_job_whose_pods_do_not_start_in_time_comes_to_rest() {
+    let rule = json!({"action": "Ignore", "onPodConditions": [
+        {"type": "epilogue.dev/PendingTimeout", "status": "True"}]});
+    let policy = json!({"rules": [rule]});
+    let job =
+        || annotated(job().spec("podFailurePolicy", policy.clone()), &[("pending-timeout", "1s")]);
+    for late in [pod("late", "Pending"), pod("late", "Pending").on_node()] {
+        check(&api(job(), vec![late]));
+    }
 }
 
 #[test]
