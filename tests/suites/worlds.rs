@@ -8,6 +8,7 @@ mod admission;
 mod agent_process;
 mod backup;
 mod brake;
+mod braked_jobs;
 mod bus;
 mod faults;
 mod host;
@@ -22,6 +23,7 @@ mod plots;
 mod shortage;
 mod shortage_ledger;
 mod shutdown;
+mod update_admission;
 mod wire;
 mod world;
 mod young_backup;
@@ -49,6 +51,8 @@ use world::{Options, Report, run};
 const SEEDS: u64 = 20;
 /// The same where an agent measures its node each second.
 const SEEDS_OF_SHORTAGES: u64 = 8;
+/// The same where others change each update.
+const SEEDS_OF_UPDATES: u64 = 3;
 /// The same where Jobs wait for minutes.
 const SEEDS_OF_BRAKES: u64 = 8;
 /// Seeds of shutdowns with restores, of each kind; the last three have failed.
@@ -205,14 +209,51 @@ fn admission_of_others_costs_time_and_no_count() {
 }
 
 #[test]
+fn others_may_add_to_each_update_of_pods_and_jobs() {
+    let options = Options { changes_updates: true, ..Options::default() };
+    let reports = run_some("changed updates", options, SEEDS_OF_UPDATES);
+    assert_updates_met(&reports, &update_admission::OF_JOBS);
+}
+
+#[test]
+fn others_may_add_to_each_update_of_a_node_that_shuts_down_and_of_its_pods() {
+    let mut reports = Vec::new();
+    for cancels in [false, true] {
+        let options =
+            Options { changes_updates: true, shuts_down: true, cancels, ..Options::default() };
+        let what = if cancels { "changed updates, cancelled" } else { "changed updates, shutdown" };
+        reports.extend(run_some(what, options, SEEDS_OF_UPDATES));
+    }
+    assert_updates_met(&reports, &update_admission::OF_NODES);
+}
+
+fn assert_updates_met(reports: &[Report], all: &[&str]) {
+    let met: Vec<_> = reports.iter().map(|it| update_admission::met(&it.log)).collect();
+    for what in all {
+        let count: usize = met.iter().filter_map(|it| it.get(what)).sum();
+        println!("{what}: {count}");
+        assert!(count >= MET_MIN || asked_seeds().is_some(), "too few {what}: {count}");
+    }
+}
+
+#[test]
 fn from_the_seventh_failure_of_a_slot_on_pods_wait_whatever_their_job_says() {
-    for faults in [false, true] {
+    let mut reports = Vec::new();
+    for (what, faults, first) in [("brakes", false, 1), ("brakes, faults", true, 101)] {
         let options = Options { brakes: true, faults, ..Options::default() };
-        let what = if faults { "brakes, faults" } else { "brakes" };
-        let reports = run_some(what, options, SEEDS_OF_BRAKES);
-        let braked: usize = reports.iter().map(|it| it.braked).sum();
-        println!("pods that had to wait: {braked}");
-        assert!(braked >= MET_MIN || reports.len() == 1, "too few: {braked}");
+        let seeds: Vec<u64> = (first..first + SEEDS_OF_BRAKES).collect();
+        reports.extend(run_these(what, options, &seeds));
+    }
+    let sum = |of: &dyn Fn(&brake::Verdict) -> usize| {
+        reports.iter().map(|it| of(&it.brake)).sum::<usize>()
+    };
+    let met = |situation| sum(&|it| it.met.get(situation).copied().unwrap_or(0));
+    let met = brake::SITUATIONS.map(|situation| (situation, met(situation)));
+    let all = [("pods that had to wait", sum(&|it| it.braked))];
+    let restarted = [("created after a restart", sum(&|it| it.after_restart))];
+    for (what, count) in all.into_iter().chain(restarted).chain(met) {
+        println!("{what}: {count}");
+        assert!(count >= MET_MIN || asked_seeds().is_some(), "too few {what}: {count}");
     }
 }
 
@@ -467,7 +508,7 @@ fn a_seed_replays_exactly() {
         Options { faults: true, restores: true, ..Options::default() },
         Options { faults: true, dooms: true, ..Options::default() },
         Options { faults: true, admission: true, ..Options::default() },
-        Options { shuts_down: true, ..Options::default() },
+        Options { shuts_down: true, changes_updates: true, ..Options::default() },
         Options { shuts_down: true, kubelet_fails: true, ..Options::default() },
         Options { shuts_down: true, faults: true, restores: true, ..Options::default() },
         Options { shuts_down: true, faults: true, cancels: true, ..Options::default() },
@@ -496,6 +537,7 @@ fn assert_caught(sabotage: Sabotage, text: &str) {
         admission,
         dooms: sabotage.is_of_namespaces(),
         brakes: sabotage.is_of_brakes(),
+        changes_updates: sabotage.is_of_updates(),
         kubelet_fails: sabotage.is_of_kubelets(),
         shortage: sabotage.is_of_memory().then_some(match sabotage {
             Sabotage::EvictAnyway => Pressure::Observe,
@@ -541,6 +583,10 @@ caught! {
         ChangePods by "does not end as scripted";
     a_controller_that_forgets_the_failures_of_an_index_is_caught:
         ForgetFailures by "has a pod again";
+    a_controller_that_lets_jobs_take_off_their_brake_is_caught:
+        NoBrake by "and may have it after";
+    a_controller_that_retries_an_index_that_has_failed_is_caught:
+        RetryFailedIndex by "has a pod again after FailIndex";
     a_controller_that_writes_an_invalid_status_is_caught:
         SpoilStatus by "is invalid";
     a_controller_that_fails_a_job_within_its_limit_is_caught:
@@ -553,6 +599,10 @@ caught! {
         KeepCounts by "leave the list";
     a_controller_that_never_reads_what_was_stored_is_caught:
         BelieveCounts by "loses its finalizer uncounted";
+    a_controller_that_drops_the_conditions_of_others_is_caught:
+        DropConditions by "loses conditions";
+    an_agent_that_drops_the_taints_of_others_is_caught:
+        DropTaints by "loses taints";
     a_controller_that_holds_a_namespace_is_caught:
         HoldNamespace by "is not gone";
     a_controller_that_calls_without_a_pause_is_caught:

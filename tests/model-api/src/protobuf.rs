@@ -24,7 +24,8 @@ PodSpec: initContainers=20*Container containers=2*Container restartPolicy=3s
   tolerations=22*Toleration priorityClassName=24s priority=25i
   readinessGates=28*PodReadinessGate runtimeClassName=29s enableServiceLinks=30b
   preemptionPolicy=31s overhead=32%Quantity setHostnameAsFQDN=35b hostUsers=37b
-  resources=40ResourceRequirements hostnameOverride=41s
+  schedulingGates=38*PodSchedulingGate resources=40ResourceRequirements hostnameOverride=41s
+PodSchedulingGate: name=1s
 PodStatus: observedGeneration=17i phase=1s conditions=2*PodCondition message=3s reason=4s
   nominatedNodeName=11s hostIP=5s hostIPs=16*HostIP podIP=6s podIPs=12*PodIP startTime=7Time
   initContainerStatuses=10*ContainerStatus containerStatuses=8*ContainerStatus qosClass=9s

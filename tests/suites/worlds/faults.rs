@@ -16,6 +16,7 @@ use super::backup::{Backups, Restore};
 use super::host::AGENT;
 use super::ledger::CONTROLLER;
 use super::plots::{DELETED, REMOVED, SUSPENDED};
+use super::update_admission;
 use super::world::{LEASE, LEASES, NAMESPACE};
 
 /// The writes that faults concern; the first ones are only the controller's.
@@ -83,6 +84,9 @@ impl Weather {
             if self.admission && self.random.percent(40) {
                 let fault = self.api.inject(admission::draw(&mut self.random, &self.api));
                 self.on.push((Instant::now() + self.random.millis(2_000, 25_000), fault));
+                let policy = self.random.pick(&update_admission::all()).clone();
+                let policy = self.api.inject(policy);
+                self.on.push((Instant::now() + self.random.millis(2_000, 25_000), policy));
                 continue;
             }
             let kinds = if self.replicas > 1 { 11 } else { 9 };

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::admission;
 use super::backup::Restore;
+use super::braked_jobs::TIMED_OUT;
 use super::plots::{condition, is_terminal};
 
 /// So soon a controller without faults acts on restarts.
@@ -28,7 +29,8 @@ struct JobSeen {
     name: String,
     indexed: bool,
     parallelism: usize,
-    ignores_disruptions: bool,
+    /// The types of conditions for which a rule ignores a failure.
+    ignored_conditions: BTreeSet<String>,
     ignored_exits: BTreeSet<i64>,
     limits: Limits,
     counted: [i64; 2],
@@ -64,9 +66,10 @@ struct PodSeen {
     restarts: i64,
     deleting: bool,
     tracked: bool,
-    disrupted: bool,
+    /// The types of its true conditions.
+    conditions: BTreeSet<String>,
     exits: BTreeSet<i64>,
-    /// The controller has asked for its deletion.
+    /// The controller has asked for its deletion, and not because it did not start in time.
     unwanted: bool,
     /// It was active when its Job had more active pods than it asks for. Its controller may remove
     /// the finalizer of one of these to delete it, and crash before the deletion. Or it was created
@@ -190,7 +193,8 @@ impl Ledger {
         let rules = object["spec"]["podFailurePolicy"]["rules"].as_array();
         let ignores: Vec<_> =
             rules.into_iter().flatten().filter(|rule| rule["action"] == "Ignore").collect();
-        job.ignores_disruptions = ignores.iter().any(|rule| rule["onPodConditions"].is_array());
+        let signs = ignores.iter().filter_map(|rule| rule["onPodConditions"].as_array());
+        job.ignored_conditions = signs.flatten().map(|sign| text(&sign["type"])).collect();
         let codes = ignores.iter().filter_map(|rule| rule["onExitCodes"]["values"].as_array());
         job.ignored_exits = codes.flatten().filter_map(Value::as_i64).collect();
         let limits = &mut job.limits;
@@ -276,6 +280,7 @@ impl Ledger {
         let index = metadata["annotations"][INDEX].as_str();
         let finalizers = metadata["finalizers"].as_array().into_iter().flatten();
         let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+        let timed_out = condition(object, TIMED_OUT).is_some();
         let is_new = access.verb == Verb::Create;
         let job = owner.into_iter().next().unwrap_or_default();
         let has_ended = self.jobs.get(&job).is_some_and(|job| job.has_ended);
@@ -288,11 +293,12 @@ impl Ledger {
             restarts: restarts(object),
             deleting: metadata.get("deletionTimestamp").is_some(),
             tracked: finalizers.into_iter().any(|it| it == FINALIZER),
-            disrupted: conditions
-                .into_iter()
-                .any(|it| it["type"] == "DisruptionTarget" && it["status"] == "True"),
+            conditions: conditions
+                .filter(|it| it["status"] == "True")
+                .map(|it| text(&it["type"]))
+                .collect(),
             exits: exits(object),
-            unwanted: before.unwanted || is_ours && access.verb == Verb::Delete,
+            unwanted: before.unwanted || is_ours && access.verb == Verb::Delete && !timed_out,
             must_count: before.must_count,
             may_be_excess: before.may_be_excess || is_new && has_ended,
             misled: before.misled,
@@ -370,7 +376,7 @@ impl Ledger {
         let by_index = job.indexed && pod.phase == "Succeeded";
         lists.into_iter().any(|all| all.contains(uid))
             || by_index && pod.index.is_some_and(|index| job.completed.contains(&index))
-            || job.ignores_disruptions && pod.disrupted
+            || !job.ignored_conditions.is_disjoint(&pod.conditions)
             || !job.ignored_exits.is_disjoint(&pod.exits)
     }
 

@@ -8,27 +8,23 @@ use simulation::controller::Random;
 
 use super::memory::PLAN;
 
-const BACKOFF_BASE: &str = "epilogue.dev/backoff-base";
-pub(super) const BACKOFF_MAX: &str = "epilogue.dev/backoff-max";
-const DISRUPTION_LIMIT: &str = "epilogue.dev/disruption-limit";
-
 /// A drawn Job.
 #[derive(Clone, Debug)]
 pub(super) struct Plot {
     pub(super) name: String,
     pub(super) job: Value,
-    expect: Expectation,
+    pub(super) expect: Expectation,
 }
 
 /// What the status must say at the end.
 #[derive(Clone, Debug)]
-struct Expectation {
+pub(super) struct Expectation {
     /// The type of the terminal condition, and its reason if it has one of its own.
-    ends: (&'static str, Option<&'static str>),
-    succeeded: i64,
-    failed: RangeInclusive<i64>,
+    pub(super) ends: (&'static str, Option<&'static str>),
+    pub(super) succeeded: i64,
+    pub(super) failed: RangeInclusive<i64>,
     /// Ranges of `completedIndexes` and `failedIndexes`, for an Indexed Job.
-    indexes: Option<(String, String)>,
+    pub(super) indexes: Option<(String, String)>,
 }
 
 /// How the names of Jobs begin that users suspend and resume amid faults.
@@ -146,68 +142,6 @@ impl Plot {
         Self { name, job, expect }
     }
 
-    /// The n-th Job of those whose pods fail more than six times in a slot before they succeed:
-    /// whatever their policy and annotations say, they may not go on at once.
-    pub(super) fn braked(random: &mut Random, number: usize, _: Exactness) -> Self {
-        let is_per_index = random.percent(50);
-        let has_two_slots = !is_per_index && random.percent(30);
-        let ignores_exits = random.percent(50);
-        let ignores_disruptions = has_two_slots || random.percent(50);
-        let (fails, disrupts) = if has_two_slots {
-            (0, random.between(14, 16))
-        } else {
-            let fails = random.between(0, 8);
-            (fails, random.between(8, 9) - fails)
-        };
-        let mut rules = Vec::new();
-        if ignores_exits {
-            let codes = json!({"operator": "In", "values": [3]});
-            rules.push(json!({"action": "Ignore", "onExitCodes": codes}));
-        }
-        if ignores_disruptions {
-            let mark = json!({"type": "DisruptionTarget", "status": "True"});
-            rules.push(json!({"action": "Ignore", "onPodConditions": [mark]}));
-        }
-        let prefix = if is_per_index { "index=0: " } else { "" };
-        let script = format!(
-            "{prefix}fail exit=3 after=1s times={fails}; {prefix}disrupt after=1s \
-             times={disrupts}; succeed after=1s"
-        );
-        let completions = if is_per_index || has_two_slots { 2 } else { 1 };
-        let mut spec = json!({"completions": completions, "parallelism": completions});
-        let mut expect = complete(
-            completions,
-            if ignores_exits { 0 } else { fails } + if ignores_disruptions { 0 } else { disrupts },
-        );
-        if is_per_index {
-            spec["completionMode"] = "Indexed".into();
-            spec["backoffLimitPerIndex"] = 50.into();
-            expect.indexes = Some((range(0, completions - 1), String::new()));
-        } else {
-            spec["backoffLimit"] = 50.into();
-        }
-        if !rules.is_empty() {
-            spec["podFailurePolicy"] = json!({"rules": rules});
-        }
-        spec["template"] = json!({
-            "metadata": {"annotations": {SCRIPT_ANNOTATION: script}},
-            "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]},
-        });
-        let mut annotations = json!({BACKOFF_BASE: random.pick(&["0s", "1s", "2s"])});
-        if random.percent(30) {
-            annotations[BACKOFF_MAX] = "4s".into();
-        }
-        if ignores_disruptions && random.percent(30) {
-            annotations[DISRUPTION_LIMIT] = "50".into();
-        }
-        let name = format!("braked-{number}");
-        let metadata = json!({"name": name, "annotations": annotations});
-        let job = json!({
-            "apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec,
-        });
-        Self { name, job, expect }
-    }
-
     /// Whether a user may delete the Job.
     pub(super) fn may_go(&self) -> bool {
         self.name.starts_with(REMOVED)
@@ -297,14 +231,14 @@ pub(super) fn is_terminal(pod: &Value) -> bool {
 /// The name of a plot, the spec without its template, the script, and the expectation.
 type Drawn = (&'static str, Value, String, Expectation);
 
-fn complete(succeeded: i32, failed: i32) -> Expectation {
+pub(super) fn complete(succeeded: i32, failed: i32) -> Expectation {
     let failed = i64::from(failed);
     let succeeded = i64::from(succeeded);
     Expectation { ends: COMPLETE, succeeded, failed: failed..=failed, indexes: None }
 }
 
 /// Indexes of a status: `1,2` for two, `0-3` for more.
-fn range(first: i32, last: i32) -> String {
+pub(super) fn range(first: i32, last: i32) -> String {
     match last - first {
         0 => format!("{first}"),
         1 => format!("{first},{last}"),

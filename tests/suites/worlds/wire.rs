@@ -21,6 +21,7 @@ use tower::{BoxError, Service};
 use super::namespaces::DOOMED;
 use super::node_ledger::TAINT;
 use super::shortage_ledger::OOM_KILLED;
+use super::update_admission::OTHERS;
 
 /// How `Accept` begins for protobuf.
 const PROTOBUF: &[u8] = b"application/vnd.kubernetes.protobuf";
@@ -44,6 +45,10 @@ pub(super) enum Sabotage {
     CreateTwice,
     /// Creates pods that do not know how often their index failed before.
     ForgetFailures,
+    /// Creates a pod for an index that has failed.
+    RetryFailedIndex,
+    /// Lets Jobs set a backoff of nothing.
+    NoBrake,
     /// Creates pods that are not those of the template.
     ChangePods,
     /// Writes a status that the API refuses.
@@ -60,6 +65,10 @@ pub(super) enum Sabotage {
     KeepCounts,
     /// Takes the status that it wrote for the one that the API stored.
     BelieveCounts,
+    /// Writes the status of a Job without the conditions of others.
+    DropConditions,
+    /// Removes the taints of others from a node.
+    DropTaints,
     /// Leaves the tracking finalizers of pods in a namespace that is deleted.
     HoldNamespace,
     /// Calls pods Failed when it sets DisruptionTarget.
@@ -103,10 +112,9 @@ pub(super) enum Sabotage {
 impl Sabotage {
     /// Whether it is an agent's mistake.
     pub(super) fn is_agents(self) -> bool {
-        use Sabotage::{FailAtOnce, LeaveAtOnce, NeverMark, NeverReport, SpoilMark};
-        self.is_of_cancels()
-            || self.is_of_kubelets()
-            || matches!(self, FailAtOnce | LeaveAtOnce | NeverMark | NeverReport | SpoilMark)
+        use Sabotage::{DropTaints, FailAtOnce, LeaveAtOnce, NeverMark, NeverReport, SpoilMark};
+        let of_all = matches!(self, FailAtOnce | LeaveAtOnce | NeverMark | NeverReport | SpoilMark);
+        of_all || self == DropTaints || self.is_of_cancels() || self.is_of_kubelets()
     }
 
     /// Whether it is an agent's mistake under a kubelet that fails.
@@ -135,9 +143,14 @@ impl Sabotage {
         self == Self::BelieveCounts
     }
 
+    /// Whether it is a mistake where others change each update.
+    pub(super) fn is_of_updates(self) -> bool {
+        matches!(self, Self::DropConditions | Self::DropTaints)
+    }
+
     /// Whether it is a mistake about pods that fail again and again.
     pub(super) fn is_of_brakes(self) -> bool {
-        self == Self::ForgetFailures
+        matches!(self, Self::ForgetFailures | Self::RetryFailedIndex | Self::NoBrake)
     }
 
     /// Whether it is a mistake after a restore of etcd.
@@ -147,7 +160,7 @@ impl Sabotage {
 
     /// Whether it is an agent's mistake after a cancelled shutdown.
     pub(super) fn is_of_cancels(self) -> bool {
-        matches!(self, Self::NeverClear | Self::KeepTaint)
+        matches!(self, Self::NeverClear | Self::KeepTaint | Self::DropTaints)
     }
 }
 
@@ -165,6 +178,11 @@ impl Wire {
     pub(super) fn new(api: &ModelApi, agent: &str, sabotage: Option<Sabotage>) -> Self {
         let agent = HeaderValue::from_str(agent).expect("must be a header's value");
         Self { api: api.clone(), agent, sabotage, most: Arc::default() }
+    }
+
+    /// Whether its controller lets Jobs set a backoff of nothing.
+    pub(super) fn has_no_brake(&self) -> bool {
+        self.sabotage == Some(Sabotage::NoBrake)
     }
 
     /// A client with the program's own handling of 429, which is none, and of replies that do not
@@ -265,6 +283,7 @@ impl Wire {
             Sabotage::KeepFinalizers if releases => parts.method = Method::GET,
             Sabotage::CreateUntracked if creates => object["metadata"]["finalizers"] = json!([]),
             Sabotage::ForgetFailures if creates => forget_failures(object),
+            Sabotage::RetryFailedIndex if counts => return self.retry(parts, object),
             Sabotage::ChangePods if creates => {
                 let annotations = &mut object["metadata"]["annotations"];
                 annotations[SCRIPT_ANNOTATION] = "succeed after=1s".into();
@@ -315,12 +334,36 @@ impl Wire {
                 parts.method = Method::GET;
             }
             Sabotage::NeverReport if parts.method == Method::DELETE => parts.method = Method::GET,
+            Sabotage::DropConditions if counts => {
+                conditions(object)?.retain(|it| !is_of_others(it));
+            }
             _ => self.alter_of_memory(sabotage, parts, object),
         }
         None
     }
 
-    /// The same when memory is short.
+    /// Creates a pod of the first index again, if that has failed.
+    fn retry(&self, parts: &http::request::Parts, job: &Value) -> Option<Request<Body>> {
+        let index = job["status"]["failedIndexes"].as_str().filter(|index| *index == "0")?;
+        let pods = self.api.list(Kind::Pod, "");
+        let mut pods = pods.iter().filter(|pod| {
+            let metadata = &pod["metadata"];
+            metadata["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+                && metadata["annotations"]["batch.kubernetes.io/job-completion-index"] == index
+        });
+        let mut pod = Value::clone(pods.next()?);
+        let path = format!("/api/v1/namespaces/{}/pods", pod["metadata"]["namespace"].as_str()?);
+        for field in ["name", "uid", "resourceVersion", "deletionTimestamp"] {
+            pod["metadata"][field] = Value::Null;
+        }
+        pod["metadata"]["generateName"] = "again-".into();
+        (pod["status"], pod["spec"]["nodeName"]) = (json!({}), Value::Null);
+        let mut request = copy(parts, &path, &pod);
+        *request.method_mut() = Method::POST;
+        Some(request)
+    }
+
+    /// Changes a request as a mistake would when memory is short, or of an agent's taint.
     fn alter_of_memory(
         &self,
         sabotage: Sabotage,
@@ -341,6 +384,11 @@ impl Wire {
                 let killed = json!({"type": OOM_KILLED, "status": "True"});
                 let conditions = object["status"]["conditions"].as_array_mut();
                 conditions.expect("it has the mark").push(killed);
+            }
+            Sabotage::DropTaints => {
+                if let Some(taints) = object["spec"]["taints"].as_array_mut() {
+                    taints.retain(|it| it["key"] == TAINT);
+                }
             }
             Sabotage::NeverExplain if explains(object).is_some() => parts.method = Method::GET,
             Sabotage::BlameNode => {
@@ -370,6 +418,11 @@ fn conditions(object: &mut Value) -> Option<&mut Vec<Value>> {
         *conditions = json!([]);
     }
     conditions.as_array_mut()
+}
+
+/// Whether admission of others has added this condition.
+fn is_of_others(condition: &Value) -> bool {
+    condition["type"].as_str().is_some_and(|kind| kind.contains(OTHERS))
 }
 
 /// Whether a request writes the status of a Job.

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::backup::{Backups, Restore};
 use super::brake;
+use super::braked_jobs;
 use super::faults::{Drawn, Weather};
 use super::host::{AGENT, Host};
 use super::ledger::{self, CONTROLLER, Verdict};
@@ -36,6 +37,7 @@ use super::plots::{Exactness, Plot, condition};
 use super::shortage::{self, Pressure, Shortage};
 use super::shortage_ledger;
 use super::shutdown::{Kubelet, Plan, Shutdown, Story};
+use super::update_admission;
 use super::wire::{Sabotage, Wire};
 
 /// The namespace of all Jobs.
@@ -53,6 +55,8 @@ const CREATED_WITHIN: u32 = 30_000;
 const ENDS_WITHIN: Duration = Duration::from_mins(40);
 /// A broken controller need not end.
 const BROKEN_WITHIN: Duration = Duration::from_mins(1);
+/// The same where its pods have to wait.
+const BRAKED_WITHIN: Duration = Duration::from_mins(10);
 /// How long new faults begin.
 const FAULTS_LAST: Duration = Duration::from_mins(2);
 /// After this time nothing may be written any more, for as long again.
@@ -65,6 +69,8 @@ const BROKEN_RESTS_AFTER: Duration = Duration::from_secs(90);
 const CRASHES: u32 = 3;
 /// The kubelet's wait before a container's first restart.
 const RESTART_BACKOFF: Duration = Duration::from_secs(10);
+/// The flag of a controller that lets a Job have no backoff.
+const NO_BRAKE: &str = "--min-job-pod-failure-backoff=0s";
 /// How soon a controller that ended is started again.
 const RESTART: Duration = Duration::from_secs(5);
 
@@ -79,6 +85,8 @@ pub(super) struct Options {
     pub(super) restores: bool,
     /// Amid the faults, admission of others changes and refuses writes.
     pub(super) admission: bool,
+    /// From the start on, admission of others changes each update.
+    pub(super) changes_updates: bool,
     /// A namespace is deleted while Jobs run in it.
     pub(super) dooms: bool,
     /// All Jobs have pods that fail more than six times before they succeed.
@@ -105,8 +113,8 @@ pub(super) struct Report {
     pub(super) restores: Vec<Restore>,
     /// What else the ledger found.
     pub(super) verdict: Verdict,
-    /// How many pods had to wait, after more than six failures of a slot.
-    pub(super) braked: usize,
+    /// What its brake met.
+    pub(super) brake: brake::Verdict,
     /// How many controllers ended and were started again.
     pub(super) restarts: u32,
     /// The shutdown of the node, if it had one, and what the verdicts met.
@@ -177,6 +185,9 @@ impl World {
         let of_nodes = nodes::Options { nodes: 3, clock, remembers, restart_backoff, ..of_nodes };
         let nodes = SimulatedNodes::start(api.client("kubelet/1"), of_nodes).await;
         let nodes = nodes.expect("the nodes must start");
+        if options.changes_updates {
+            update_admission::begin(&api);
+        }
         let exactness = match options {
             Options { shuts_down: true, restores: true, .. } => Exactness::ShutdownRestored,
             Options { shuts_down: true, .. } => Exactness::Shutdown,
@@ -187,7 +198,7 @@ impl World {
             _ => Exactness::MorePods,
         };
         let count = if host.is_some() { 5 } else { 3 } + random.below(4);
-        let kind = if options.brakes { Plot::braked } else { Plot::draw };
+        let kind = if options.brakes { braked_jobs::draw } else { Plot::draw };
         let plots = (0..count).map(|number| kind(&mut random, number, exactness)).collect();
         if let Some(host) = &host {
             host.set_signaller(nodes.signaller());
@@ -328,7 +339,12 @@ impl World {
         {
             shutdown.remove_node().await;
         }
-        let limit = if self.options.sabotage.is_some() { BROKEN_WITHIN } else { ENDS_WITHIN };
+        let limit = match self.options.sabotage {
+            // An index fails for good only after many failures.
+            Some(Sabotage::RetryFailedIndex) => BRAKED_WITHIN,
+            Some(_) => BROKEN_WITHIN,
+            None => ENDS_WITHIN,
+        };
         while !self.have_ended() && begun.elapsed() < limit {
             sleep(Duration::from_secs(1)).await;
         }
@@ -390,13 +406,16 @@ impl World {
         let mut verdict = ledger::judge(&log, &self.restores, is_bounded);
         self.violations.append(&mut verdict.violations);
         self.violations.extend(pace::judge(&log));
-        // A restore undoes failures, too.
-        let judged = (!self.options.restores).then(|| brake::judge(&log, is_bounded));
-        let brake::Verdict { violations, braked } = judged.unwrap_or_default();
-        self.violations.extend(violations);
+        if !self.options.restores {
+            self.violations.extend(update_admission::judge(&log));
+        }
+        let is_judged = !self.options.restores && !self.options.standby;
+        let judged = is_judged.then(|| brake::judge(&log));
+        let mut brake = judged.unwrap_or_default();
+        self.violations.append(&mut brake.violations);
         self.nodes.stop().await.expect("the nodes must stop");
         let Self { violations, drawn, restores, .. } = self;
-        Report { violations, log, drawn, restores, verdict, braked, restarts, story, shortage }
+        Report { violations, log, drawn, restores, verdict, brake, restarts, story, shortage }
     }
 
     async fn judge_shortage(&mut self, log: &[Access]) -> Option<shortage_ledger::Met> {
@@ -532,6 +551,8 @@ impl Replica {
                 "--metrics-bind-address=0",
                 "--leader-elect-resource-namespace=kube-system",
             ];
+            let arguments =
+                arguments.into_iter().chain(self.wire.has_no_brake().then_some(NO_BRAKE));
             let args = Args::try_parse_from(arguments).expect("must be arguments");
             let config = args.config().expect("must be a configuration");
             let name = format!("{}-{restarts}", self.name);
