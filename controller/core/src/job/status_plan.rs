@@ -74,6 +74,8 @@ pub(super) fn start(status: &mut JobStatus, facts: &Facts) {
 
 /// Sets or lifts `Suspended`; returns the event if that changed something. ([U1])
 ///
+/// A Job may have pods before the first write of its status.
+///
 /// DIVERGES(upstream): only lifting it sets the start time anew. Upstream also does so when the
 /// condition is False with another reason or message than its own, which the API refuses for ever.
 /// ([X2])
@@ -87,6 +89,8 @@ pub(super) fn suspend(status: &mut JobStatus, facts: &Facts, active: usize) -> O
         let changed = upsert(status, facts.now, suspended, "True", "JobSuspended", "Job suspended");
         if active == 0 {
             status.start_time = None;
+        } else if status.start_time.is_none() {
+            status.start_time = Some(whole_seconds(facts.counts_wait_since.unwrap_or(facts.now)));
         }
         changed.then(|| EventDraft::normal("Suspended", "Job suspended"))
     } else {

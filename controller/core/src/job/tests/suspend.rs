@@ -86,6 +86,16 @@ fn completion_comes_before_suspension() {
     assert_eq!(empty.job.start_time(), None, "no completions need no start");
 }
 
+/// It was suspended before the first write of its status.
+#[test]
+fn a_suspended_job_whose_pods_could_not_be_deleted_has_started() {
+    let mut api = api(job().size(2, 5).suspended(), running(2));
+    let effects = sync_with(&mut api, &|step, _| matches!(step, Step::Delete(..)).then(outage));
+    assert_eq!((effects.active, api.job.start_time()), (2, Some(now())));
+    sync(&mut api);
+    assert_eq!(api.job.start_time(), None);
+}
+
 /// Suspended is stored even when a deletion failed. The start time stays until no pod is active:
 /// without it the API lets a user change where pods run. ([U2])
 #[test]
