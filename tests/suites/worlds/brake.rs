@@ -322,7 +322,9 @@ impl Slot {
         let is_disrupted = condition(pod, "DisruptionTarget").is_some();
         let timed_out = condition(pod, TIMED_OUT).is_some();
         let may_be_free = is_disrupted && !timed_out && action.as_deref() == Some("Ignore");
-        let is_free = may_be_free && ended.duration_since(created) + ROUNDED >= job.max;
+        // One that got its node late lived until it was rejected there.
+        let lived = ended.max(unready_since(pod)).duration_since(created);
+        let is_free = may_be_free && lived + ROUNDED >= job.max;
         let has_node = pod["spec"]["nodeName"].is_string();
         let cause = match (timed_out, has_node, is_disrupted, has_run(pod)) {
             (true, false, ..) => "after a pod without a node",
@@ -434,6 +436,13 @@ fn ended(pod: &Value) -> Timestamp {
     let ends = containers(pod).map(|it| &it["state"]["terminated"]["finishedAt"]);
     let last = ends.filter(|it| it.is_string()).map(time).max();
     last.max(Some(time(&pod["metadata"]["creationTimestamp"]))).unwrap_or_default()
+}
+
+/// Since when the pod is not ready, as its status says.
+fn unready_since(pod: &Value) -> Timestamp {
+    let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    let unready = conditions.find(|it| it["type"] == "Ready" && it["status"] == "False");
+    unready.map(|it| time(&it["lastTransitionTime"])).unwrap_or_default()
 }
 
 fn time(value: &Value) -> Timestamp {
