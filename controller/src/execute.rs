@@ -207,7 +207,11 @@ impl Executor {
             let request = pages.request().map_err(unrequested)?;
             let _on_the_way = self.on_the_way.begin();
             let _permit = self.calls.acquire(&job.key.namespace).await;
-            let page: Page = reply::read(&self.client, request).await.map_err(classify)?;
+            let page = reply::read_up_to::<Page>(&self.client, request, pages.bytes_max()).await;
+            let Some(page) = page.map_err(classify)? else {
+                pages.shrink();
+                continue;
+            };
             let (version, is_last) = pages.take(&page);
             newest = newest.max(version);
             if is_last {

@@ -5,8 +5,11 @@ use kube::api::ListParams;
 use kube::core::request::Error;
 use serde::Deserialize;
 
-/// Pods of one page: metadata of some kilobytes each.
+/// Pods of one page: metadata of some kilobytes each, as a rule.
 const PAGE: u32 = 500;
+/// The most bytes of a page. A tenant may give each pod a megabyte of labels: a page with fewer
+/// pods is asked for instead.
+const PAGE_BYTES_MAX: u64 = 32 << 20;
 /// The longest label selector to ask with, in bytes. A longer one makes an address that servers
 /// refuse; then all pods of the namespace are listed.
 const SELECTOR_MAX: usize = 4 << 10;
@@ -15,6 +18,7 @@ const SELECTOR_MAX: usize = 4 << 10;
 pub(crate) struct PodPages<'a> {
     job: &'a Job,
     params: ListParams,
+    size: u32,
 }
 
 /// One page, as far as it is read.
@@ -57,13 +61,24 @@ impl<'a> PodPages<'a> {
     pub(crate) fn of(job: &'a Job) -> Self {
         let selector = job.spec.selector.query().filter(|text| text.len() <= SELECTOR_MAX);
         let params = ListParams { label_selector: selector, ..ListParams::default() };
-        Self { job, params: params.limit(PAGE) }
+        Self { job, params: params.limit(PAGE), size: PAGE }
     }
 
     /// The request for the next page, of metadata alone.
     pub(crate) fn request(&self) -> Result<http::Request<Vec<u8>>, Error> {
         let path = format!("/api/v1/namespaces/{}/pods", self.job.key.namespace);
         kube::core::Request::new(path).list_metadata(&self.params)
+    }
+
+    /// The most bytes of the next page that are read.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        if self.size > 1 { PAGE_BYTES_MAX } else { u64::MAX }
+    }
+
+    /// The page was larger: it and all later ones have fewer pods.
+    pub(crate) fn shrink(&mut self) {
+        self.size = (self.size / 10).max(1);
+        self.params.limit = Some(self.size);
     }
 
     /// Takes a page: the newest version among the Job's pods, and whether it was the last page.
@@ -129,6 +144,21 @@ mod tests {
             "metadata":{"resourceVersion":"1065"},"items":null}"#;
         let page: Page = serde_json::from_str(text).expect("a page");
         assert_eq!(PodPages::of(&job).take(&page), (Version::default(), true));
+    }
+
+    #[test]
+    fn pages_that_are_too_large_have_fewer_pods_from_then_on() {
+        let job = job(&json!({}));
+        let mut pages = PodPages::of(&job);
+        let page = json!({"metadata": {"continue": "more"}});
+        pages.take(&serde_json::from_value(page).expect("a page"));
+        for size in ["50", "5", "1", "1"] {
+            assert!(pages.bytes_max() == PAGE_BYTES_MAX || size == "1");
+            pages.shrink();
+            let uri = pages.request().expect("a request").uri().to_string();
+            assert!(uri.ends_with(&format!("&limit={size}&continue=more")), "{uri}");
+        }
+        assert_eq!(pages.bytes_max(), u64::MAX, "one pod is read, whatever its size");
     }
 
     #[test]

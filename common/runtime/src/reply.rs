@@ -22,8 +22,23 @@ pub async fn read<T: DeserializeOwned>(
     let mut body = pin!(client.request_stream(request).await?);
     let mut bytes = Vec::new();
     body.read_to_end(&mut bytes).await.map_err(Error::ReadEvents)?;
-    let text = String::from_utf8_lossy(&bytes);
-    serde_json::from_str(&text).map_err(Error::SerdeError)
+    json(&bytes)
+}
+
+/// The same; `None` if the reply is larger than this. It is read no further then.
+pub async fn read_up_to<T: DeserializeOwned>(
+    client: &Client,
+    request: Request<Vec<u8>>,
+    bytes_max: u64,
+) -> Result<Option<T>, Error> {
+    let body = pin!(client.request_stream(request).await?);
+    let (mut body, mut bytes) = (body.take(bytes_max.saturating_add(1)), Vec::new());
+    body.read_to_end(&mut bytes).await.map_err(Error::ReadEvents)?;
+    if bytes.len() as u64 > bytes_max { Ok(None) } else { json(&bytes).map(Some) }
+}
+
+fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    serde_json::from_str(&String::from_utf8_lossy(bytes)).map_err(Error::SerdeError)
 }
 
 /// Sends a request and reads its reply, in whichever format the server sends it. The caller names

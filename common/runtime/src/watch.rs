@@ -28,7 +28,7 @@ use tokio::sync::watch::Receiver;
 use tokio::time::Instant;
 
 use self::error::{WatchError, accepted, failed, refused};
-use self::frames::Frames;
+use self::frames::{Frames, PAGE_BYTES_MAX};
 pub use self::newest::Newest;
 pub use self::pauses::Pauses;
 use self::pauses::{Backoff, Round};
@@ -365,11 +365,20 @@ where
         Ok(WatchEvent::ListEnds(version))
     }
 
+    /// Where a page is too large, this and all later ones have fewer objects.
     async fn page(&mut self, token: &str) -> Result<Page<T>, WatchError> {
-        let request = self.page_request(token)?;
-        let mut body = self.open(request, false).await?;
-        let bytes = body.all().await?;
-        wire::page(body.format(), &bytes, &self.scope.read).map_err(WatchError::Garbled)
+        loop {
+            let size = self.scope.page_size;
+            let bytes_max = if size > 1 { PAGE_BYTES_MAX } else { usize::MAX };
+            let mut body = self.open(self.page_request(token)?, false).await?;
+            match body.all(bytes_max).await {
+                Err(WatchError::LargePage) => self.scope.page_size = (size / 10).max(1),
+                bytes => {
+                    let page = wire::page(body.format(), &bytes?, &self.scope.read);
+                    return page.map_err(WatchError::Garbled);
+                }
+            }
+        }
     }
 
     /// Sends the request, and returns the reply's body.

@@ -6,6 +6,7 @@ use kube::client::Body;
 use thiserror::Error;
 
 use super::IDLE_MAX;
+use super::frames::PAGE_BYTES_MAX;
 use super::wire::{self, Format};
 use crate::api_error::classify;
 
@@ -46,6 +47,9 @@ pub(super) enum WatchError {
     /// The server sent something that is neither an event nor a list.
     #[error("the server sent {0}")]
     Garbled(String),
+    /// A page has more bytes than are read at once.
+    #[error("a page with more than {} MiB", PAGE_BYTES_MAX >> 20)]
+    LargePage,
     /// A list has no version.
     #[error("a list came without version")]
     NoVersion,
@@ -76,6 +80,7 @@ impl WatchError {
             Self::Idle => "idle",
             Self::Broken(_) => "broken",
             Self::Garbled(_) => "garbled",
+            Self::LargePage => "large_page",
             Self::NoVersion => "no_version",
             Self::TooMany(_) => "too_many",
         }

@@ -7,8 +7,11 @@ use super::wire::Format;
 use super::{IDLE_MAX, WatchError};
 use crate::api_error::chain;
 
-/// Maximum size of a frame or page: far more than the API stores in an object or sends in a page.
+/// Maximum size of a frame: far more than the API stores in an object.
 const BYTES_MAX: usize = 1 << 30;
+/// Maximum size of a page. Its objects are their owners' and may have some megabytes each: a page
+/// with fewer is asked for instead.
+pub(super) const PAGE_BYTES_MAX: usize = 32 << 20;
 /// A larger buffer is not kept for the next frame.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
 /// The length before each frame of protobuf, big-endian.
@@ -73,11 +76,16 @@ impl<B: AsyncBufRead + Unpin> Frames<B> {
         }
     }
 
-    /// Reads the whole body.
-    pub(super) async fn all(&mut self) -> Result<Vec<u8>, WatchError> {
+    /// Reads the whole body, if it is no larger than this.
+    pub(super) async fn all(&mut self, bytes_max: usize) -> Result<Vec<u8>, WatchError> {
         let mut bytes = Vec::new();
-        self.fill(&mut bytes, Until::End).await?;
-        Ok(bytes)
+        loop {
+            match self.next_bytes(&mut bytes, Until::End).await? {
+                Came::All | Came::End => return Ok(bytes),
+                Came::Part if bytes.len() > bytes_max => return Err(WatchError::LargePage),
+                Came::Part => {}
+            }
+        }
     }
 
     /// Reads bytes up to the limit; `false` if the body ends before.

@@ -189,6 +189,29 @@ async fn a_streamed_list_is_a_consistent_read_and_goes_on_as_a_watch() {
     assert!(asked[1].ends_with("&resourceVersion=12"), "{}", asked[1]);
 }
 
+/// The objects are their owners', who may fill each with a megabyte.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_is_too_large_is_asked_for_with_fewer_objects() {
+    let page = |token: &str, name: &str, filling: usize| {
+        let metadata = json!({"resourceVersion": "7", "continue": token});
+        let mut pod = pod(name, 5);
+        pod["metadata"]["annotations"] = json!({"a": "x".repeat(filling)});
+        json!({"metadata": metadata, "items": [pod]}).to_string()
+    };
+    let refusal = status(422, "Invalid").to_string();
+    let answers = vec![
+        (422, refusal),
+        (200, page("next", "a", 33 << 20)),
+        (200, page("next", "a", 1 << 20)),
+        (200, page("", "b", 0)),
+    ];
+    let (events, asked) = run(answers).await;
+    assert_eq!(events, ["list", "shown a", "shown b", "listed 7"]);
+    let limits = asked[1..4].iter().map(|uri| uri.split("&limit=").nth(1));
+    let limits: Vec<_> = limits.map(Option::unwrap_or_default).collect();
+    assert_eq!(limits, ["500", "50", "50&continue=next"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_stream_lists_is_read_in_pages() {
     let page = |token: &str, name: &str| {
