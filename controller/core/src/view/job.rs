@@ -36,7 +36,7 @@ pub struct Job {
     pub created: Option<Timestamp>,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// The entries of `metadata.annotations` that begin with `epilogue.dev/`.
+    /// The entries of `metadata.annotations` that are options of the Job.
     pub annotations: BTreeMap<String, String>,
     /// `spec`.
     pub spec: JobSpec,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use epilogue_common::names::job_option;
 use k8s_openapi::api::batch::v1::{JobStatus, PodFailurePolicy, SuccessPolicy};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Deserialize;
@@ -13,6 +14,9 @@ use super::lenient::{lean_metadata, lenient_time};
 use super::{
     CompletionMode, Job, JobKey, JobSpec, RestartPolicy, Selector, Source, UnknownFields, Version,
 };
+
+/// The most bytes of an option. The longest duration has fewer.
+const OPTION_MAX: usize = 128;
 
 /// A pod as the API sends it, reduced to the fields of the view.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -156,10 +160,20 @@ struct WireTemplateSpec {
     restart_policy: Option<String>,
 }
 
-/// Other annotations may be large, and the controller reads none of them.
+/// The options of the Job. Other annotations may be large, and the controller reads none of them.
+///
+/// Of a value that is too long the beginning is kept, so that an event shows it. No option can be
+/// read from it.
 fn own_annotations(all: Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
     let mut all = all.unwrap_or_default();
-    all.retain(|name, _| name.starts_with("epilogue.dev/"));
+    all.retain(|name, _| job_option::ALL.contains(&name.as_str()));
+    for value in all.values_mut() {
+        if value.len() > OPTION_MAX {
+            value.truncate(value.floor_char_boundary(OPTION_MAX));
+            value.push('…');
+            value.shrink_to_fit();
+        }
+    }
     all
 }
 
@@ -288,4 +302,28 @@ fn unknown_status(status: Value) -> UnknownFields<Map<String, Value>> {
 
 fn unknown_of(fields: Map<String, Value>, known: &[&str]) -> Map<String, Value> {
     fields.into_iter().filter(|(name, _)| !known.contains(&name.as_str())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The API stores 256 KiB of annotations for each Job.
+    #[test]
+    fn of_annotations_little_is_kept() {
+        let more = (0..5_000).map(|number| (format!("epilogue.dev/more-{number}"), json!("x")));
+        let mut annotations: Map<String, Value> = more.collect();
+        annotations.insert(job_option::BACKOFF_BASE.to_owned(), "1h".repeat(100_000).into());
+        annotations.insert(job_option::BACKOFF_MAX.to_owned(), "ä".repeat(100).into());
+        annotations.insert(job_option::PENDING_TIMEOUT.to_owned(), "10m".into());
+        let job = json!({"metadata": {"name": "j", "annotations": annotations}});
+        let kept = WireJob::parse(job).and_then(WireJob::view).expect("must be a Job").annotations;
+        let size: usize = kept.iter().map(|(name, value)| name.len() + value.capacity()).sum();
+        assert!(size < 400, "{size} bytes");
+        let values: Vec<_> = kept.into_values().collect();
+        let cut = [format!("{}…", "1h".repeat(64)), format!("{}…", "ä".repeat(64))];
+        assert_eq!(values, [&cut[0], &cut[1], "10m"]);
+    }
 }

@@ -469,7 +469,7 @@ mod tests {
             resource_version: "7".into(),
             generation: 3,
             creation_timestamp: at(1_000).into(),
-            annotations: vec![entry("epilogue.dev/x", "1"), entry("note", "kept")],
+            annotations: vec![entry("epilogue.dev/backoff-base", "1s"), entry("note", "left out")],
             ..MetaMessage::default()
         };
         extended(&metadata)
@@ -570,7 +570,7 @@ mod tests {
             "metadata": {
                 "name": "j", "namespace": "ns", "uid": "uid", "resourceVersion": "7",
                 "generation": 3, "creationTimestamp": "1970-01-01T00:16:40Z",
-                "annotations": {"epilogue.dev/x": "1", "note": "kept"},
+                "annotations": {"epilogue.dev/backoff-base": "1s", "note": "left out"},
             },
             "spec": {
                 "parallelism": 0, "completions": 5, "activeDeadlineSeconds": i64::MAX,
