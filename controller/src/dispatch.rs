@@ -172,7 +172,8 @@ impl Dispatch {
         if let Some(namespace) = reaction.template_budget {
             tracing::warn!(
                 %namespace,
-                "templates of Jobs exceed the memory of a namespace: some are read at each use"
+                "templates of Jobs exceed the memory of a namespace: some are read at each use, \
+                 and large selectors adopt and disown no pod"
             );
         }
         if reaction.relist {
@@ -189,7 +190,7 @@ impl Dispatch {
     /// The input of a plan for this Job. `None` if it is unknown or rests.
     pub(crate) fn input(&self, key: &JobKey) -> Option<Snapshot> {
         let now = self.now();
-        self.state().input(key, &now)
+        self.state().take_input(key, &now)
     }
 
     /// The Job of this key.

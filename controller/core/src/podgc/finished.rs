@@ -113,12 +113,13 @@ impl Finished {
         for owner in std::mem::take(&mut self.crowded) {
             let Some(failed) = self.failed.get(&owner) else { continue };
             let count = failed.len().saturating_sub(max);
-            if named.len() + count > NAMED_MAX && !named.is_empty() {
+            let left = NAMED_MAX.saturating_sub(named.len());
+            let mut first = failed.iter().take(count).filter(is_new);
+            let some = first.by_ref().take(left).map(|rank| (rank.uid.clone(), Excess::Owner(max)));
+            named.extend(some);
+            if first.next().is_some() {
                 self.crowded.insert(owner);
-                continue;
             }
-            let first = failed.iter().take(count).filter(is_new);
-            named.extend(first.map(|rank| (rank.uid.clone(), Excess::Owner(max))));
         }
         named
     }

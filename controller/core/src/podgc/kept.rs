@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::finished::{Excess, NAMED_MAX};
 use crate::job::{NODES_AVOIDED_MAX, Options};
-use crate::view::{Job, Phase, Pod, Uid};
+use crate::view::{Job, JobKey, Phase, Pod, Uid};
 
 /// Failures since the latest success that stay, whatever the Job says: after a restart, backoff
 /// counts them. With the default times, the seventh already waits the longest.
@@ -63,6 +63,9 @@ pub(crate) struct Kept {
     ranks: HashMap<Uid, (Uid, Rank)>,
     /// Jobs that may have too many.
     crowded: VecDeque<Uid>,
+    /// Jobs whose rule has changed. Whoever changes it again and again causes no more searches than
+    /// there are for excess pods.
+    changed: BTreeMap<Uid, JobKey>,
 }
 
 #[derive(Clone, Debug)]
@@ -94,7 +97,17 @@ impl Kept {
         }
     }
 
-    /// The rule of a Job has changed. Returns its pods, which are to be shown again.
+    /// The rule of a Job has changed.
+    pub(crate) fn change(&mut self, job: &Job) {
+        self.changed.insert(job.uid.clone(), job.key.clone());
+    }
+
+    /// The next Job whose rule has changed, if a search that has read this many pods goes on.
+    pub(crate) fn take_changed(&mut self, read: usize) -> Option<(Uid, JobKey)> {
+        if read < READ_MAX { self.changed.pop_first() } else { None }
+    }
+
+    /// Forgets the pods of a Job, and returns them: they are to be shown again.
     pub(crate) fn forget(&mut self, job: &Uid) -> Vec<Uid> {
         let pods = self.of_jobs.remove(job).map(|of_job| of_job.pods).unwrap_or_default();
         let uids: Vec<Uid> = pods.into_keys().map(|rank| rank.uid).collect();
@@ -106,7 +119,7 @@ impl Kept {
 
     /// Whether some Job may have too many.
     pub(crate) fn is_crowded(&self) -> bool {
-        !self.crowded.is_empty()
+        !self.crowded.is_empty() || !self.changed.is_empty()
     }
 
     /// The pods in excess that were not named before, as many as one search names. Jobs take turns.

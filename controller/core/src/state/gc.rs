@@ -282,7 +282,8 @@ impl Gc {
     }
 
     /// The checks of finished pods in excess.
-    pub(super) fn check_excess(&mut self, pods: &Pods) -> Vec<Wake> {
+    pub(super) fn check_excess(&mut self, pods: &Pods, jobs: &Jobs) -> Vec<Wake> {
+        self.read_changed(pods, jobs);
         let mut named = self.kept.excess(&self.excess);
         named.extend(self.finished.excess(&self.settings, &self.excess));
         let mut wakes = Vec::new();

@@ -7,9 +7,10 @@ use std::time::Duration;
 use epilogue_common::watch_event::WatchEvent;
 use jiff::{SignedDuration, Timestamp};
 
+use super::adopters::Adopters;
 use super::event::{Entry, Now, Reaction};
 use super::late::Late;
-use super::pods::Pods;
+use super::pods::{OwnerJob, Pods};
 use super::relist::Relist;
 use super::templates::Templates;
 use crate::batching::{BatchInput, Batching, Change, LastSync, Load, Pressure};
@@ -29,6 +30,7 @@ pub(super) struct Jobs {
     load: Load,
     last_syncs: HashMap<JobKey, LastSync>,
     by_key: BTreeMap<JobKey, Arc<Job>>,
+    adopters: Adopters,
     memories: HashMap<Uid, Memory>,
     seen: Versions,
     list: Relist<JobKey>,
@@ -81,9 +83,9 @@ impl Jobs {
         self.by_key.get(&key).filter(|job| job.uid == owner.uid)
     }
 
-    /// A linear search is enough: only unreadable pods need it, and they are rare.
-    pub(super) fn of_uid(&self, uid: &Uid) -> Option<Arc<Job>> {
-        self.by_key.values().find(|job| job.uid == *uid).cloned()
+    /// The Job of this name and UID.
+    pub(super) fn of_owner(&self, (key, uid): &OwnerJob) -> Option<&Arc<Job>> {
+        self.by_key.get(key).filter(|job| job.uid == *uid)
     }
 
     pub(super) fn is_unreadable(&self, key: &JobKey) -> bool {
@@ -218,7 +220,7 @@ impl Jobs {
     }
 
     /// The list of all Jobs is complete; a Job that it lacks is gone. ([H12])
-    fn list_ends(&mut self, pods: &Pods, now: &Now, reaction: &mut Reaction) {
+    fn list_ends(&mut self, pods: &mut Pods, now: &Now, reaction: &mut Reaction) {
         let listed = self.list.end();
         self.unreadable.retain(|key| listed.has(key));
         self.condemned.retain(|key, _| listed.has(key));
@@ -243,9 +245,11 @@ impl Jobs {
         if old.as_ref().is_none_or(|old| old.spec.selector != job.spec.selector) {
             pods.select(job);
         }
+        self.follow_adopter(old.as_deref(), job);
         // A Job that is finished, or not ours, needs no memory. ([S4], [Z4])
         if job.is_finished() || self.templates.is_foreign(job) {
             self.memories.remove(&job.uid);
+            pods.forget_strays(&job.uid);
         } else {
             let memory = self.memories.entry(job.uid.clone()).or_default();
             // A list of pods that begins later shows all that was counted before.
@@ -267,18 +271,46 @@ impl Jobs {
 
     /// A Job of ours that cannot be read is being deleted. It counts nothing any more, and a
     /// deletion in foreground waits for its pods.
-    fn condemn(&mut self, key: JobKey, uid: Uid, pods: &Pods, now: &Now, reaction: &mut Reaction) {
+    fn condemn(
+        &mut self,
+        key: JobKey,
+        uid: Uid,
+        pods: &mut Pods,
+        now: &Now,
+        reaction: &mut Reaction,
+    ) {
         self.lose(&key, pods, now, reaction);
         check_tracked(&key.namespace, &uid, pods, reaction);
         self.condemned.insert(key, uid);
     }
 
+    fn adopts(&self, job: &Job) -> bool {
+        !job.is_finished() && !job.deleting && !self.templates.is_foreign(job)
+    }
+
+    /// Whether the Job adopts pods may have changed.
+    fn follow_adopter(&mut self, old: Option<&Job>, job: &Job) {
+        let did = old.filter(|old| self.adopts(old));
+        let does = Some(job).filter(|job| self.adopts(job));
+        if did.map(|old| &old.spec.selector) == does.map(|job| &job.spec.selector) {
+            return;
+        }
+        if let Some(old) = did {
+            self.adopters.remove(old);
+        }
+        if let Some(job) = does {
+            self.adopters.insert(job);
+        }
+    }
+
     /// Removes a Job and its memory. ([H4])
-    fn lose(&mut self, key: &JobKey, pods: &Pods, now: &Now, reaction: &mut Reaction) {
+    fn lose(&mut self, key: &JobKey, pods: &mut Pods, now: &Now, reaction: &mut Reaction) {
         self.unreadable.remove(key);
         self.condemned.remove(key);
         let Some(job) = self.by_key.remove(key) else { return };
         self.templates.release(&job);
+        self.adopters.remove(&job);
+        pods.forget_strays(&job.uid);
         self.memories.remove(&job.uid);
         self.last_syncs.remove(key);
         self.late.forget(key);
@@ -343,6 +375,7 @@ impl Jobs {
         let known: HashSet<&Uid> = self.by_key.values().map(|job| &job.uid).collect();
         self.memories.keys().all(|uid| known.contains(uid))
             && self.by_key.iter().all(|(key, job)| *key == job.key)
+            && self.adopters.is_sound(self.by_key.values().filter(|job| self.adopts(job)))
             && self.templates.is_sound(self.by_key.values())
     }
 
@@ -402,12 +435,11 @@ impl Lookup for Jobs {
     }
 
     fn matching(&self, pod: &Pod) -> Vec<JobKey> {
-        let first = JobKey::new(Arc::clone(&pod.namespace), "");
-        self.by_key
-            .range(first..)
-            .take_while(|(key, _)| key.namespace == pod.namespace)
-            .filter(|(_, job)| pod.matches(&job.spec.selector))
-            .map(|(key, _)| key.clone())
-            .collect()
+        let matches = |key: &&JobKey| {
+            self.by_key.get(*key).is_some_and(|job| pod.matches(&job.spec.selector))
+        };
+        let mut keys: Vec<JobKey> = self.adopters.of_pod(pod).filter(matches).cloned().collect();
+        keys.sort_unstable();
+        keys
     }
 }

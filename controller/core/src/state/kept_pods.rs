@@ -30,34 +30,38 @@ impl ClusterState {
     /// A Job was shown, and it may keep another number of pods than before.
     pub(super) fn job_shown(&mut self, (key, old): &Shown) -> Option<Entry> {
         let (gc, job) = (self.gc.as_mut()?, self.jobs.get(key)?);
-        gc.job_shown(job, old.as_deref(), &self.pods, &self.jobs).map(Entry::Check)
+        gc.job_shown(job, old.as_deref(), &self.jobs).map(Entry::Check)
     }
 }
 
 impl Gc {
     /// A Job was shown. `old` is the Job that it replaces.
-    fn job_shown(
-        &mut self,
-        job: &Job,
-        old: Option<&Job>,
-        pods: &Pods,
-        jobs: &Jobs,
-    ) -> Option<Wake> {
+    fn job_shown(&mut self, job: &Job, old: Option<&Job>, jobs: &Jobs) -> Option<Wake> {
         let of = |job: &Job| Rule::of(job).filter(|_| jobs.is_ours(job));
         let rule = of(job);
         if rule == old.filter(|old| old.uid == job.uid).and_then(of) {
             return None;
         }
-        for uid in self.kept.forget(&job.uid) {
-            if matches!(self.excess.get(&uid), Some(Excess::Kept(_))) {
-                self.excess.remove(&uid);
+        self.kept.change(job);
+        (self.settings.mode != Mode::Off).then(excess_wake)
+    }
+
+    /// Finds anew the finished pods of the Jobs whose rule has changed, as many as one search reads.
+    pub(super) fn read_changed(&mut self, pods: &Pods, jobs: &Jobs) {
+        let mut read = 0;
+        while let Some((uid, key)) = self.kept.take_changed(read) {
+            for pod in self.kept.forget(&uid) {
+                if matches!(self.excess.get(&pod), Some(Excess::Kept(_))) {
+                    self.excess.remove(&pod);
+                }
+            }
+            let is_running =
+                jobs.get(&key).is_some_and(|job| job.uid == uid && Rule::of(job).is_some());
+            for pod in pods.of_owner(&key.namespace, &uid).filter(|_| is_running) {
+                self.kept.show(pod, kept_rule(pod, jobs));
+                read += 1;
             }
         }
-        rule.filter(|_| self.settings.mode != Mode::Off)?;
-        for pod in pods.of_owner(&job.key.namespace, &job.uid) {
-            self.kept.show(pod, kept_rule(pod, jobs));
-        }
-        self.kept.is_crowded().then(excess_wake)
     }
 }
 

@@ -4,6 +4,7 @@
 //! The program keeps it behind one lock, so that an event, what it enqueues, the input of a plan
 //! and a verdict of pod GC are consistent. The simulation drives the same type.
 
+mod adopters;
 mod event;
 mod gc;
 mod jobs;
@@ -12,6 +13,7 @@ mod late;
 mod pods;
 mod relist;
 mod restored;
+mod strays;
 mod templates;
 #[cfg(test)]
 mod tests;
@@ -25,7 +27,7 @@ use jiff::Timestamp;
 pub use self::event::{Entry, Event, Now, Reaction, Snapshot};
 use self::gc::Gc;
 use self::jobs::Jobs;
-use self::pods::Pods;
+use self::pods::{OwnerJob, Pods};
 use self::relist::Relist;
 use self::restored::Awaited;
 use crate::batching::Batching;
@@ -148,14 +150,23 @@ impl ClusterState {
             return None;
         }
         let job = Arc::clone(self.jobs.get(key).filter(|_| !self.jobs.is_unreadable(key))?);
-        if self.pods.has_unreadable_of(&key.namespace, &job.uid) {
+        if self.pods.has_unreadable_of(&job) {
             return None;
         }
         // Pods without a controller may be adopted. ([S10])
-        let pods = self.pods.of_job(&key.namespace, &job.uid);
+        let pods = self.pods.of_job(&job);
         let memory = self.jobs.memory(&job.uid);
         let (seen, counts_max) = (self.jobs.seen(), self.jobs.counts_max(now));
         Some(Snapshot { job, pods, memory, seen, counts_max, restores: self.restores })
+    }
+
+    /// The same. Remembers which pods without a controller the Job may adopt, so that the next time
+    /// costs only what has changed.
+    pub fn take_input(&mut self, key: &JobKey, now: &Now) -> Option<Snapshot> {
+        if let Some(job) = self.jobs.get(key) {
+            self.pods.find_strays(job);
+        }
+        self.input(key, now)
     }
 
     /// How often the API has gone back to an earlier version. A snapshot from before is void.
@@ -221,7 +232,7 @@ impl ClusterState {
             Orphans::Pod(_, uid) => self.pods.get(uid).into_iter().filter(may).cloned().collect(),
             Orphans::OfJob(former) => {
                 let owned = self.pods.of_owner(&former.namespace, &former.uid);
-                let pods = owned.chain(self.pods.without_owner(&former.namespace));
+                let pods = owned.chain(self.pods.tracked_without_owner(&former.namespace));
                 pods.filter(|pod| former.concerns(pod)).filter(may).cloned().collect()
             }
         }
@@ -283,7 +294,7 @@ impl ClusterState {
 
     /// The checks of finished pods in excess.
     pub(crate) fn check_excess(&mut self) -> Vec<Entry> {
-        self.with_gc(|gc, pods, _| gc.check_excess(pods))
+        self.with_gc(Gc::check_excess)
     }
 
     /// The API returned this version for a patch of a pod.
@@ -368,7 +379,8 @@ impl ClusterState {
                     self.lose_pod(&uid, now, reaction);
                 } else {
                     let owner = pod.owner.as_ref().map(|owner| {
-                        (pod.namespace.as_str().into(), Uid::from(owner.uid.as_str()))
+                        let key = JobKey::new(pod.namespace.as_str(), owner.name.as_str());
+                        (key, Uid::from(owner.uid.as_str()))
                     });
                     reaction.rests = self.pod_unreadable(uid, owner);
                 }
@@ -418,24 +430,26 @@ impl ClusterState {
 
     /// A pod could not be read. It is not treated as deleted. Its Job, which is returned, is not
     /// synced until the pod is readable or gone, and pod GC leaves the pod alone.
-    fn pod_unreadable(&mut self, uid: Uid, owner: Option<(Arc<str>, Uid)>) -> Option<Arc<Job>> {
+    fn pod_unreadable(&mut self, uid: Uid, owner: Option<OwnerJob>) -> Option<Arc<Job>> {
         self.pod_list.saw(&uid);
         let known = self.pods.get(&uid);
         if let (Some(gc), Some(pod)) = (&mut self.gc, known) {
             gc.pod_unreadable(pod);
         }
-        let known = known
-            .and_then(|pod| Some((Arc::clone(&pod.namespace), pod.owner.as_ref()?.uid.clone())));
+        let known = known.and_then(|pod| {
+            let owner = pod.owner.as_ref()?;
+            let key = JobKey::new(Arc::clone(&pod.namespace), &*owner.name);
+            Some((key, owner.uid.clone()))
+        });
         let owner = owner.or(known);
         self.pods.set_unreadable(uid, owner.clone());
-        let (namespace, owner) = owner?;
-        self.jobs.of_uid(&owner).filter(|job| job.key.namespace == namespace)
+        self.jobs.of_owner(&owner?).cloned()
     }
 
     /// A pod is readable again, or gone: its Job is synced again.
     fn readable(&mut self, pod: &Uid, reaction: &mut Reaction) {
-        if let Some((namespace, owner)) = self.pods.set_readable(pod)
-            && let Some(job) = self.jobs.of_uid(&owner).filter(|job| job.key.namespace == namespace)
+        if let Some(owner) = self.pods.set_readable(pod)
+            && let Some(job) = self.jobs.of_owner(&owner)
         {
             reaction.entries.push(Entry::Job(job.key.clone(), None));
         }

@@ -6,9 +6,10 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use super::strays::Strays;
 use crate::batching::CachedPodCounts;
-use crate::job_pods::{JobPods, PodSet};
-use crate::view::{Job, Pod, Uid};
+use crate::job_pods::JobPods;
+use crate::view::{Job, JobKey, Pod, Uid};
 
 /// All pods that the state keeps.
 #[derive(Clone, Debug, Default)]
@@ -17,10 +18,15 @@ pub(super) struct Pods {
     /// By namespace and Job: whoever may create pods in another namespace can give them the UID
     /// of any Job.
     by_owner: HashMap<(Arc<str>, Uid), JobPods>,
-    without_owner: HashMap<Arc<str>, PodSet>,
-    /// Pods whose latest version could not be read, and the namespace and owner of each.
-    unreadable: HashMap<Uid, Option<(Arc<str>, Uid)>>,
+    without_owner: Strays,
+    /// Pods whose latest version could not be read, and the Job of each.
+    unreadable: HashMap<Uid, Option<OwnerJob>>,
+    /// How many of them a Job has.
+    unreadable_of: HashMap<OwnerJob, usize>,
 }
+
+/// The Job that a pod names as its controller, by name and UID.
+pub(super) type OwnerJob = (JobKey, Uid);
 
 /// A pod as an entry of a set by UID. A map would repeat the UID in every entry.
 #[derive(Clone, Debug)]
@@ -91,9 +97,14 @@ impl Pods {
     }
 
     /// The pods of a Job, and those that it may adopt.
-    pub(super) fn of_job(&self, namespace: &Arc<str>, job: &Uid) -> JobPods {
-        let strays = self.without_owner.get(namespace).cloned().unwrap_or_default();
-        self.owned(namespace, job).cloned().unwrap_or_default().with_strays(strays)
+    pub(super) fn of_job(&self, job: &Job) -> JobPods {
+        let owned = self.owned(&job.key.namespace, &job.uid).cloned().unwrap_or_default();
+        owned.with_strays(self.without_owner.of_job(job))
+    }
+
+    /// Remembers which pods the Job may adopt, so that none is judged again.
+    pub(super) fn find_strays(&mut self, job: &Job) {
+        self.without_owner.search(job);
     }
 
     /// The pods of a Job in its namespace, in the order of their UIDs.
@@ -109,9 +120,14 @@ impl Pods {
         self.by_owner.get(&(Arc::clone(namespace), owner.clone()))
     }
 
-    /// The pods of a namespace that have no owner, in the order of their UIDs.
-    pub(super) fn without_owner(&self, namespace: &str) -> impl Iterator<Item = &Arc<Pod>> {
-        self.without_owner.get(namespace).into_iter().flat_map(PodSet::iter)
+    /// The pods of a namespace that have the tracking finalizer and no owner.
+    pub(super) fn tracked_without_owner(&self, namespace: &str) -> impl Iterator<Item = &Arc<Pod>> {
+        self.without_owner.tracked(namespace)
+    }
+
+    /// The Job is gone, or adopts no more pods.
+    pub(super) fn forget_strays(&mut self, job: &Uid) {
+        self.without_owner.forget(job);
     }
 
     /// The Job has appeared, or has another selector.
@@ -120,6 +136,7 @@ impl Pods {
         if let Some(owned) = self.by_owner.get_mut(&key) {
             owned.select(job);
         }
+        self.without_owner.forget(&job.uid);
     }
 
     /// Inserts a pod, and returns the one that it replaces. `job` is the Job that it names as its
@@ -138,9 +155,7 @@ impl Pods {
             Place::OfJob(key) => {
                 self.by_owner.entry(key).or_default().insert(&pod, job);
             }
-            Place::WithoutOwner(namespace) => {
-                self.without_owner.entry(namespace).or_default().insert(pod);
-            }
+            Place::WithoutOwner(_) => self.without_owner.insert(pod),
         }
         old
     }
@@ -163,14 +178,7 @@ impl Pods {
                     }
                 }
             }
-            Place::WithoutOwner(namespace) => {
-                if let Some(pods) = self.without_owner.get_mut(namespace) {
-                    pods.remove(uid);
-                    if pods.is_empty() {
-                        self.without_owner.remove(namespace);
-                    }
-                }
-            }
+            Place::WithoutOwner(namespace) => self.without_owner.remove(namespace, uid),
         }
     }
 
@@ -181,27 +189,38 @@ impl Pods {
             Place::OfJob((namespace, job)) => {
                 self.owned(&namespace, &job).is_some_and(|owned| owned.get(&pod.uid).is_some())
             }
-            Place::WithoutOwner(namespace) => {
-                let strays = self.without_owner.get(&namespace);
-                strays.is_some_and(|strays| strays.get(&pod.uid).is_some())
-            }
+            Place::WithoutOwner(_) => self.without_owner.has(pod),
         };
         let is_anywhere = |each: &&ByUid| Place::of(&each.0) != Place::Nowhere;
-        let placed = self.by_owner.values().map(JobPods::len).sum::<usize>()
-            + self.without_owner.values().map(PodSet::len).sum::<usize>();
+        let placed =
+            self.by_owner.values().map(JobPods::len).sum::<usize>() + self.without_owner.len();
         self.by_uid.iter().all(|each| is_placed(&each.0))
             && placed == self.by_uid.iter().filter(is_anywhere).count()
             && self.by_owner.values().all(JobPods::is_sound)
+            && self.without_owner.is_sound()
+            && self.unreadable_of.values().sum::<usize>()
+                == self.unreadable.values().flatten().count()
     }
 
     /// The latest version of a pod could not be read.
-    pub(super) fn set_unreadable(&mut self, uid: Uid, owner: Option<(Arc<str>, Uid)>) {
+    pub(super) fn set_unreadable(&mut self, uid: Uid, owner: Option<OwnerJob>) {
+        self.set_readable(&uid);
+        if let Some(owner) = &owner {
+            *self.unreadable_of.entry(owner.clone()).or_default() += 1;
+        }
         self.unreadable.insert(uid, owner);
     }
 
-    /// A pod is readable again, or gone. Returns its namespace and owner if it was unreadable.
-    pub(super) fn set_readable(&mut self, uid: &Uid) -> Option<(Arc<str>, Uid)> {
-        self.unreadable.remove(uid).flatten()
+    /// A pod is readable again, or gone. Returns its Job if it was unreadable.
+    pub(super) fn set_readable(&mut self, uid: &Uid) -> Option<OwnerJob> {
+        let owner = self.unreadable.remove(uid).flatten()?;
+        if let Some(count) = self.unreadable_of.get_mut(&owner) {
+            *count -= 1;
+            if *count == 0 {
+                self.unreadable_of.remove(&owner);
+            }
+        }
+        Some(owner)
     }
 
     pub(super) fn is_unreadable(&self, uid: &Uid) -> bool {
@@ -217,9 +236,9 @@ impl Pods {
         self.unreadable.keys()
     }
 
-    /// Whether a pod of this owner in its namespace is unreadable.
-    pub(super) fn has_unreadable_of(&self, namespace: &str, owner: &Uid) -> bool {
-        let mut owners = self.unreadable.values().flatten();
-        owners.any(|(of, uid)| &**of == namespace && uid == owner)
+    /// Whether a pod of this Job is unreadable.
+    pub(super) fn has_unreadable_of(&self, job: &Job) -> bool {
+        !self.unreadable_of.is_empty()
+            && self.unreadable_of.contains_key(&(job.key.clone(), job.uid.clone()))
     }
 }

@@ -1,5 +1,6 @@
-//! Bounds the memory of what Jobs keep for their writes: template and metadata as they came. A Job
-//! without them runs as well: they are read from the API when a sync writes them.
+//! Bounds the memory of what Jobs keep for their writes, template and metadata as they came, and of
+//! their selectors. A Job without them runs as well. Template and metadata are read from the API
+//! when a sync writes them. By a selector that is not kept, no pod is adopted or disowned.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,12 +8,12 @@ use std::sync::Arc;
 use epilogue_common::names::MANAGED_BY;
 
 use crate::job::{self, has_labels};
-use crate::view::{Job, Source};
+use crate::view::{Job, Selector, Source};
 
 /// How much the Jobs of one namespace keep, in bytes. A tenant can store 1.3 MB in each Job, and
 /// the controller must not need a gigabyte for one tenant.
 pub(super) const BUDGET: usize = 32 << 20;
-/// What one Job keeps at least, in bytes: the rest of its view is as large.
+/// What one Job keeps at least, of each of the two: the rest of its view is as large.
 const FREE_MAX: usize = 4 << 10;
 
 /// What is kept, by namespace.
@@ -65,18 +66,20 @@ impl Templates {
         if let Some(old) = old {
             self.release(old);
         }
-        let without = || Arc::new(Job { source: job.source.unkept(), ..Job::clone(job) });
         if job.is_finished() || self.is_foreign(job) {
             // Nothing is written to it.
-            return (without(), false);
+            let slim = Job { source: job.source.unkept(), ..Job::clone(job) };
+            return (Arc::new(without_selector(slim)), false);
         }
-        let size = job.source.size();
-        if size <= FREE_MAX {
+        let size = size(job);
+        if size == 0 {
             return (Arc::clone(job), false);
         }
         let kept = self.of.entry(Arc::clone(&job.key.namespace)).or_default();
         if kept.bytes + size > BUDGET {
-            return (without(), !std::mem::replace(&mut kept.is_full, true));
+            let slim = Job { source: job.source.unkept(), ..Job::clone(job) };
+            let slim = Arc::new(without_selector(slim));
+            return (slim, !std::mem::replace(&mut kept.is_full, true));
         }
         kept.bytes += size;
         (Arc::clone(job), false)
@@ -86,8 +89,8 @@ impl Templates {
     pub(super) fn is_sound<'a>(&self, jobs: impl Iterator<Item = &'a Arc<Job>>) -> bool {
         let mut sizes: HashMap<&str, usize> = HashMap::new();
         for job in jobs {
-            let size = job.source.size();
-            if size > FREE_MAX {
+            let size = size(job);
+            if size > 0 {
                 *sizes.entry(&job.key.namespace).or_default() += size;
             }
         }
@@ -97,7 +100,7 @@ impl Templates {
 
     /// A Job is no longer kept.
     pub(super) fn release(&mut self, job: &Job) {
-        let size = Some(job.source.size()).filter(|size| *size > FREE_MAX);
+        let size = Some(size(job)).filter(|size| *size > 0);
         if let (Some(size), Some(kept)) = (size, self.of.get_mut(&job.key.namespace)) {
             kept.bytes -= size;
             if kept.bytes == 0 {
@@ -105,6 +108,23 @@ impl Templates {
             }
         }
     }
+}
+
+/// What a Job keeps beyond what is free, in bytes.
+fn size(job: &Job) -> usize {
+    let all = [job.source.size(), job.spec.selector.size()];
+    all.into_iter().filter(|size| *size > FREE_MAX).sum()
+}
+
+/// The Job without a selector that takes more than is free.
+///
+/// DIVERGES(upstream): it adopts no pod, and none of its pods leaves it when labels change. Upstream
+/// keeps each selector, whatever its size. ([L1])
+fn without_selector(mut job: Job) -> Job {
+    if job.spec.selector.size() > FREE_MAX {
+        job.spec.selector = Selector::unkept();
+    }
+    job
 }
 
 impl Source {
@@ -134,6 +154,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::event_handlers::samples;
     use crate::view::WireJob;
 
     /// A Job whose template has this many bytes, or a few more.
@@ -174,6 +195,44 @@ mod tests {
         assert!(!is_kept(&templates.keep(Some(&all[4].0), &big(4))));
         // A change of a Job takes no further room.
         assert!(is_kept(&templates.keep(Some(&all[1].0), &big(1))));
+    }
+
+    /// A tenant can store a hundred thousand values in each.
+    #[test]
+    fn selectors_are_part_of_the_budget() {
+        let mut templates = Templates::default();
+        let big = |number: u32| {
+            let values: Vec<String> = (0..100_000).map(|number| format!("v{number}")).collect();
+            job(&format!("j{number}"), 10, |job| {
+                job["spec"]["selector"] = json!({"matchLabels": {"a": "v7"}, "matchExpressions": [
+                    {"key": "b", "operator": "NotIn", "values": values}]});
+            })
+        };
+        let all: Vec<_> = (0..60).map(|number| templates.keep(None, &big(number)).0).collect();
+        let kept: usize = all.iter().map(|job| job.spec.selector.size()).sum();
+        assert!(kept <= BUDGET && kept > BUDGET / 2, "{kept} bytes");
+        assert!(templates.is_sound(all.iter()));
+        let pod = |labels: Value, owner: Value| {
+            let mut pod = json!({"metadata": {"name": "p", "labels": labels}});
+            pod["metadata"]["ownerReferences"] = json!([owner]);
+            samples::pod(pod)
+        };
+        let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j59", "uid": "j59",
+                           "controller": true});
+        let stray = pod(
+            json!({"a": "v7"}),
+            json!({"apiVersion": "v1", "kind": "Job", "name": "x",
+                                                   "uid": "x"}),
+        );
+        let (first, last) = (&all[0].spec.selector, &all[59].spec.selector);
+        assert!(stray.matches(first) && !stray.matches(last), "no pod is adopted");
+        let own = pod(json!({}), owner);
+        assert!(!own.matches(first) && own.matches(last), "no pod is disowned");
+        assert_eq!(last.query(), None);
+        for job in &all {
+            templates.release(job);
+        }
+        assert!(!templates.keep(Some(&all[59]), &big(59)).0.spec.selector.is_unkept());
     }
 
     #[test]

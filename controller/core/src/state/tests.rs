@@ -1,6 +1,7 @@
 //! Tests the state with hand-written events.
 
 mod restored;
+mod strays;
 
 use super::*;
 use crate::job::{Expectations, Memory};

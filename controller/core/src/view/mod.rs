@@ -23,12 +23,15 @@ pub use job::{CompletionMode, Job, JobKey, JobSpec, RestartPolicy};
 pub(crate) use json::{Fields, raw};
 pub use json::{Json, read};
 pub use labels::Labels;
+#[cfg(test)]
+pub(crate) use pod::MATCHES;
 pub use pod::{
     Condition, Container, ContainerKind, Deletion, FailureCounts, Owner, Phase, Pod,
     ReadyCondition, Terminated, Tristate,
 };
 pub(crate) use protobuf::{EntryMessage, retain, status_message, with_spec};
 pub use reply::Reply;
+pub(crate) use selector::Needed;
 pub use selector::Selector;
 pub use source::{Source, UnknownFields};
 pub use uid::{Uid, Version};

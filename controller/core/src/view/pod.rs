@@ -166,6 +166,12 @@ pub struct Terminated {
     pub finished_at: Option<Timestamp>,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How often a selector was applied to a pod.
+    pub(crate) static MATCHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 impl Pod {
     /// Succeeded or Failed.
     pub fn is_terminal(&self) -> bool {
@@ -192,9 +198,17 @@ impl Pod {
         self.owner.as_ref().is_some_and(|owner| owner.uid == *job && &*owner.kind == "Job")
     }
 
-    /// Whether a selector matches the pod's labels.
+    /// Whether a selector matches the pod's labels. Where it is not kept, a pod stays what it is:
+    /// that of its controller, or without one.
     pub fn matches(&self, selector: &Selector) -> bool {
-        selector.matches_in(self)
+        #[cfg(test)]
+        MATCHES.with(|matches| matches.set(matches.get() + 1));
+        if selector.is_unkept() { self.owner.is_some() } else { selector.matches_in(self) }
+    }
+
+    /// All labels, also the one with the completion index.
+    pub(crate) fn all_labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.all()
     }
 
     /// Whether a condition of this type is True.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -16,8 +17,11 @@ const END: char = '\0';
 /// `metav1.LabelSelector`, ready to match. The default is the absent selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
-    /// One for each key: those that need the label, then the others, both by key.
-    requirements: Option<Box<[Requirement]>>,
+    /// One for each key: those that need the label, then the others, both by key. Shared: what is
+    /// left to do for a Job has its selector.
+    requirements: Option<Arc<[Requirement]>>,
+    /// Whether it has no place in memory.
+    is_unkept: bool,
 }
 
 /// All that the selector says of one key.
@@ -47,6 +51,17 @@ struct Values {
     text: Box<str>,
     /// Where the second value begins, and each one after it.
     starts: Box<[u32]>,
+}
+
+/// What a pod must have so that a selector can match it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Needed<'a> {
+    /// No label.
+    Nothing,
+    /// This label.
+    Key(&'a str),
+    /// This label with this value.
+    Value(&'a str, &'a str),
 }
 
 /// Labels in which a selector searches.
@@ -126,6 +141,22 @@ impl Selector {
 }
 
 impl Selector {
+    /// One that is not kept. No pod is adopted or disowned by it.
+    pub(crate) fn unkept() -> Self {
+        Self { requirements: None, is_unkept: true }
+    }
+
+    /// Whether it is not kept.
+    pub(crate) fn is_unkept(&self) -> bool {
+        self.is_unkept
+    }
+
+    /// What it takes, in bytes.
+    pub(crate) fn size(&self) -> usize {
+        let all = self.requirements.iter().flat_map(|all| all.iter());
+        all.map(|each| size_of::<Requirement>() + each.key.len() + each.rule.size()).sum()
+    }
+
     /// The parameter `labelSelector` of a request that lists what matches; `None` if it would not
     /// restrict the list.
     pub fn query(&self) -> Option<String> {
@@ -148,6 +179,24 @@ impl Selector {
         Self::all(labels.chain(expressions).collect())
     }
 
+    /// Labels that a pod must have; `None` if the selector matches no pod.
+    pub(crate) fn needed_labels(&self) -> Option<impl Iterator<Item = Needed<'_>>> {
+        let all = self.requirements.as_deref()?;
+        let needed = || all.iter().take_while(|each| each.rule.needs_label());
+        let is_met_by_none = |each: &Requirement| match &each.rule {
+            Rule::Never => true,
+            Rule::In(values) => values.is_empty(),
+            _ => false,
+        };
+        if needed().any(is_met_by_none) {
+            return None;
+        }
+        Some(needed().map(|each| match &each.rule {
+            Rule::In(values) if values.count() == 1 => Needed::Value(&each.key, values.get(0)),
+            _ => Needed::Key(&each.key),
+        }))
+    }
+
     /// An unknown operator makes a selector that matches nothing: to claim no pod is the mistake
     /// that can be repaired.
     fn all(mut wire: Vec<WireRequirement>) -> Self {
@@ -168,7 +217,7 @@ impl Selector {
         }
         // Stable: within both parts they stay in the order of their keys.
         all.sort_by_key(|each| !each.rule.needs_label());
-        Self { requirements: Some(all.into_boxed_slice()) }
+        Self { requirements: Some(all.into()), is_unkept: false }
     }
 }
 
@@ -261,6 +310,15 @@ impl Requirement {
 }
 
 impl Rule {
+    fn size(&self) -> usize {
+        match self {
+            Self::In(values) | Self::NotIn(values) | Self::Exists(values) => {
+                values.text.len() + size_of_val(&*values.starts)
+            }
+            Self::Absent | Self::Never => 0,
+        }
+    }
+
     fn needs_label(&self) -> bool {
         matches!(self, Self::In(_) | Self::Exists(_) | Self::Never)
     }

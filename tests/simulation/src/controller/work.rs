@@ -79,7 +79,7 @@ impl World {
         let now = self.agenda.now();
         let process = &mut self.processes[number];
         let moment = process.moment(self.api.now, now);
-        let Some(snapshot) = process.state.input(&key, &moment) else {
+        let Some(snapshot) = process.state.take_input(&key, &moment) else {
             process.state.forget(&key);
             process.queue.forget(&key);
             process.queue.done(&key, now);

@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use super::*;
+use crate::event_handlers::samples;
 use crate::podgc::KeptFor;
+use crate::podgc::finished::Finished;
 
 /// A pod of this phase and reason, created at this second.
 fn ended(name: &str, phase_: &str, reason: &str, second: i64) -> Value {
@@ -107,6 +109,23 @@ fn failed_pods_beyond_a_number_of_their_owner_go_oldest_first() {
     let writes = fixture.pass(10);
     assert_eq!(names(&writes), ["a", "b"]);
     assert_eq!(writes[0], "a: deleted (more than 1 pods of its owner have failed)");
+}
+
+#[test]
+fn of_an_owner_with_many_failed_pods_some_are_named_at_once() {
+    let settings = Settings { failed_per_owner_max: Some(3), ..Settings::default() };
+    let mut finished = Finished::default();
+    for number in 0..1_203 {
+        let mut pod = ended(&format!("p{number:04}"), "Failed", "", number);
+        pod["metadata"]["uid"] = number.to_string().into();
+        assert_eq!(finished.show(&samples::pod(pod), &settings), number >= 3);
+    }
+    let mut named = HashMap::new();
+    for count in [500, 500, 200, 0] {
+        let more = finished.excess(&settings, &named);
+        assert_eq!(more.len(), count);
+        named.extend(more);
+    }
 }
 
 #[test]

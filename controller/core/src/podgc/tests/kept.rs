@@ -4,6 +4,7 @@ use epilogue_common::names::{MANAGED_BY, TRACKING_FINALIZER};
 use serde_json::json;
 
 use super::*;
+use crate::view::MATCHES;
 
 /// A pod of this phase that ended at this second.
 fn ended(name: &str, phase_: &str, second: i64) -> Value {
@@ -190,4 +191,19 @@ fn pods_that_cannot_be_deleted_hold_up_no_other_and_jobs_take_turns() {
     assert!(first.iter().any(|write| write.starts_with("other")), "{}", first.len());
     let names = deleted_in(&mut fixture);
     assert_eq!(first.len() + names.len(), 1200 + 2);
+}
+
+/// A Job may have a hundred thousand finished pods.
+#[test]
+fn whoever_changes_the_number_again_and_again_causes_no_search_each_time() {
+    let mut fixture = Fixture::of_one_node();
+    shows(&mut fixture, &job("1000"));
+    fixture.pods(&successes(200));
+    assert!(deleted_in(&mut fixture).is_empty());
+    MATCHES.set(0);
+    (0..50).for_each(|number| shows(&mut fixture, &job(&(2_000 - number).to_string())));
+    assert_eq!(MATCHES.get(), 0, "50 changes, 200 pods");
+    shows(&mut fixture, &job("198"));
+    assert_eq!(deleted_in(&mut fixture), ["s0000", "s0001"]);
+    assert!(MATCHES.get() <= 250, "each pod once: {}", MATCHES.get());
 }
