@@ -42,8 +42,11 @@ impl Gc {
         if rule == old.filter(|old| old.uid == job.uid).and_then(of) {
             return None;
         }
+        if self.settings.mode == Mode::Off {
+            return None;
+        }
         self.kept.change(job);
-        (self.settings.mode != Mode::Off).then(excess_wake)
+        Some(excess_wake())
     }
 
     /// Finds anew the finished pods of the Jobs whose rule has changed, as many as one search reads.
