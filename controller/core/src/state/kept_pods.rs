@@ -49,7 +49,7 @@ impl Gc {
         Some(excess_wake())
     }
 
-    /// Finds anew the finished pods of the Jobs whose rule has changed, as many as one search reads.
+    /// Finds anew the finished pods of Jobs whose rule has changed, as many as one search reads.
     pub(super) fn read_changed(&mut self, pods: &Pods, jobs: &Jobs) {
         let mut read = 0;
         while let Some((uid, key)) = self.kept.take_changed(read) {

@@ -1,7 +1,7 @@
 //! Holds the pods without a controller, and remembers which of them each Job may adopt.
 //!
 //! A selector is applied to such a pod once, and again only when the pod has other labels. A tenant
-//! may have ten thousand of these pods beside thousands of Jobs, each of which is synced each
+//! may have ten thousand of these pods next to thousands of Jobs, each of which is synced each
 //! second.
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +18,7 @@ const REMEMBERED_MAX: usize = 1_000;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Strays {
     namespaces: HashMap<Arc<str>, OfNamespace>,
-    /// What was found for each Job that was synced beside such pods.
+    /// What was found for each Job that was synced next to such pods.
     found: HashMap<Uid, Found>,
     /// How often a pod has appeared, or has been shown with other labels.
     changes: u64,

@@ -118,8 +118,8 @@ fn size(job: &Job) -> usize {
 
 /// The Job without a selector that takes more than is free.
 ///
-/// DIVERGES(upstream): it adopts no pod, and none of its pods leaves it when labels change. Upstream
-/// keeps each selector, whatever its size. ([L1])
+/// DIVERGES(upstream): it adopts no pod, and none of its pods leaves it when labels change.
+/// Upstream keeps each selector, whatever its size. ([L1])
 fn without_selector(mut job: Job) -> Job {
     if job.spec.selector.size() > FREE_MAX {
         job.spec.selector = Selector::unkept();

@@ -183,12 +183,7 @@ impl Selector {
     pub(crate) fn needed_labels(&self) -> Option<impl Iterator<Item = Needed<'_>>> {
         let all = self.requirements.as_deref()?;
         let needed = || all.iter().take_while(|each| each.rule.needs_label());
-        let is_met_by_none = |each: &Requirement| match &each.rule {
-            Rule::Never => true,
-            Rule::In(values) => values.is_empty(),
-            _ => false,
-        };
-        if needed().any(is_met_by_none) {
+        if needed().any(|each| each.rule == Rule::Never) {
             return None;
         }
         Some(needed().map(|each| match &each.rule {
