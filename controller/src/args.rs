@@ -40,7 +40,7 @@ pub struct Args {
     namespace: Option<String>,
     /// Number of Jobs that are synced concurrently. A sync that has waited 0.5s for an answer of
     /// the API does not count; of those at most 512 go on at once, and of one namespace a part. As
-    /// many more are of namespaces that have no other sync in progress.
+    /// many more, less one, are of namespaces that have no other sync in progress.
     #[arg(long, value_name = "N", default_value_t = 5)]
     concurrent_job_syncs: usize,
     /// Delay each sync that a change of a pod or a status causes by this long;

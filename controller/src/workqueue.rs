@@ -120,9 +120,9 @@ impl<K: Key> Queue<K> {
         self.core().forget(key);
     }
 
-    /// Works on keys until `token` is cancelled, on as many at once as there are workers, and on as
-    /// many more of namespaces that have none in progress; work in progress is completed. A key
-    /// whose work waits is no longer counted: many may wait at once, of each namespace a part.
+    /// Works on keys until `token` is cancelled; work in progress is completed. As many keys are in
+    /// progress as there are workers, and as many more but one of namespaces that have no other. A
+    /// key whose work waits is no longer counted: many may wait at once, of each namespace a part.
     pub(crate) async fn work(
         &self,
         process: &impl Process<K>,
@@ -147,12 +147,12 @@ impl<K: Key> Queue<K> {
         while in_progress.next().await.is_some() {}
     }
 
-    /// Which keys may be taken with this many workers. A namespace whose syncs are long, since the
-    /// API answers slowly, would otherwise hold all workers for seconds.
+    /// Which keys may be taken with this many workers; one alone works on one key at a time. Where
+    /// the API answers slowly, a namespace would otherwise hold all workers for seconds.
     fn room(&self, workers: usize) -> Option<Room> {
         match self.working.load(Ordering::Relaxed) {
             working if working < workers => Some(Room::Any),
-            working if working < workers.saturating_mul(2) => Some(Room::Idle),
+            working if working + 1 < workers.saturating_mul(2) => Some(Room::Idle),
             _ => None,
         }
     }
@@ -430,7 +430,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(100)).await;
             queue.add_after(Name("quick/1"), Duration::from_millis(100));
             tokio::time::sleep(Duration::from_millis(300)).await;
-            // No more than as many again.
+            // No more than one more.
             for key in ["slow/1", "slow/2", "other/1"] {
                 queue.add(Name(key));
             }
@@ -443,7 +443,7 @@ mod tests {
             ("busy/2", 0),
             ("quick/1", 200),
             ("slow/1", 400),
-            ("other/1", 400),
+            ("other/1", 900),
             ("busy/3", 3_000),
             ("slow/2", 3_000),
         ];

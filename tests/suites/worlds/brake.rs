@@ -102,8 +102,6 @@ struct Slot {
     /// The pods that failed since the last success.
     failed: BTreeMap<String, Failure>,
     succeeded: Option<Timestamp>,
-    /// Those whose delay the controller need not know.
-    unknown: BTreeSet<String>,
     active: BTreeSet<String>,
     is_of_index: bool,
     /// It had more pods at once than it may: nothing says what its controller knew.
@@ -139,9 +137,6 @@ pub(super) fn judge(log: &[Access]) -> Verdict {
         match access.kind {
             Kind::Job if object["kind"] != "Status" => {
                 brake.job(access, object);
-                if access.is_lost && access.agent.starts_with(CONTROLLER) {
-                    brake.lose(object);
-                }
             }
             Kind::Pod if object["kind"] != "Status" => brake.pod(access, object),
             Kind::Lease if access.agent.starts_with(CONTROLLER) => brake.lease(object),
@@ -152,18 +147,6 @@ pub(super) fn judge(log: &[Access]) -> Verdict {
 }
 
 impl Brake {
-    /// The reply to a status write was lost: its failures are listed, and no longer new.
-    fn lose(&mut self, job: &Value) {
-        let (uid, listed) = (&job["metadata"]["uid"], &job["status"]["uncountedTerminatedPods"]);
-        let failed = || listed["failed"].as_array().into_iter().flatten();
-        let of_job = |((job, index), _): &(&(String, Option<String>), &mut Slot)| {
-            job == uid && index.is_none()
-        };
-        for (_, slot) in self.slots.iter_mut().filter(of_job) {
-            slot.unknown.extend(failed().filter_map(Value::as_str).map(str::to_owned));
-        }
-    }
-
     /// Another process that leads knows no failures of pods that are gone, but for the counts in
     /// the pods of an index.
     fn lease(&mut self, object: &Value) {
@@ -353,9 +336,7 @@ impl Slot {
         if !job.is_per_index && at.duration_since(job.created) >= FREE_EACH {
             return;
         }
-        let is_known = |(uid, _): &(&String, &Failure)| !self.unknown.contains(*uid);
-        let failed = self.failed.iter().filter(is_known).map(|(_, failure)| failure);
-        let mut failed: Vec<&Failure> = failed.filter(|it| !it.is_free).collect();
+        let mut failed: Vec<&Failure> = self.failed.values().filter(|it| !it.is_free).collect();
         failed.sort_unstable_by_key(|it| it.ended);
         let known = failed.len().saturating_sub(slots - 1);
         let beyond = known.saturating_sub(FREE * slots);

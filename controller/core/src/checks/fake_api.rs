@@ -174,10 +174,15 @@ impl FakeApi {
     /// the API, where [`adoption`](crate::job) and [`census`](crate::job) document what is lost;
     /// and for what the real API would refuse again, as this one does not.
     pub fn crash(&mut self) {
-        let Memory { refused_claims, uncounted_pods, completed_pods, .. } =
+        let Memory { marking_since, refused_claims, uncounted_pods, completed_pods, .. } =
             std::mem::take(&mut self.memory);
-        self.memory =
-            Memory { refused_claims, uncounted_pods, completed_pods, ..Memory::default() };
+        self.memory = Memory {
+            marking_since,
+            refused_claims,
+            uncounted_pods,
+            completed_pods,
+            ..Memory::default()
+        };
     }
 
     /// Carries out a step.

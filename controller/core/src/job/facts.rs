@@ -137,7 +137,8 @@ impl Indexes {
     }
 }
 
-/// Adds this sync's failures. After a start, the pods in the API show the earlier ones. ([S15])
+/// Adds this sync's failures. After a start, the pods in the API show the earlier ones, and so they
+/// do where the write that listed some had no reply. ([S15])
 ///
 /// DIVERGES(upstream): upstream starts with an empty record. A restart of the controller then lets
 /// a failing Job create its next pod at once. ([E4])
@@ -148,7 +149,7 @@ fn backoff_after(
 ) -> BackoffRecord {
     let settings = input.settings;
     let slots = |pods: usize| backoff::slots(input.job, pods);
-    let record = input.memory.backoff.unwrap_or_else(|| {
+    let shown = || {
         let new: HashSet<&Uid> =
             census.newly_failed.iter().chain(&census.newly_succeeded).map(|pod| &pod.uid).collect();
         let old: Vec<&Arc<Pod>> =
@@ -161,7 +162,12 @@ fn backoff_after(
             ended(Phase::Succeeded).map(AsRef::as_ref),
             ended(Phase::Failed).map(AsRef::as_ref),
         )
-    });
+    };
+    let record = match input.memory.backoff {
+        Some(record) if input.memory.backoff_in_doubt => record.max(shown()),
+        Some(record) => record,
+        None => shown(),
+    };
     let new = census.newly_succeeded.iter().chain(&census.newly_failed);
     let alive =
         census.active + census.terminating.len() + new.filter(|pod| pod.is_terminal()).count();

@@ -125,6 +125,9 @@ pub struct Memory {
     pub counts_wait_since: Option<Timestamp>,
     /// Failures since the last success. ([E4])
     pub backoff: Option<BackoffRecord>,
+    /// Whether a status that lists new failures may be stored, though its write had no reply. Then
+    /// they are no longer new, and the record lacks them.
+    pub backoff_in_doubt: bool,
     /// Whether admission takes a status only with the spec.
     pub status_needs_spec: bool,
     /// Annotation problems that an event has reported.
@@ -198,6 +201,8 @@ pub enum MemoryUpdate {
     StatusNeedsSpec,
     /// The failures that backoff waits for from now on.
     Backoff(BackoffRecord),
+    /// A status that lists new failures may have been stored without a reply.
+    BackoffInDoubt,
     /// The Job is finished in the API.
     Finished,
     /// An event has reported these problems of the Job's annotations.
@@ -263,7 +268,10 @@ impl Memory {
             MemoryUpdate::CountsWait => {
                 self.counts_wait_since.get_or_insert(now);
             }
-            MemoryUpdate::Backoff(record) => self.backoff = Some(record),
+            MemoryUpdate::Backoff(record) => {
+                (self.backoff, self.backoff_in_doubt) = (Some(record), false);
+            }
+            MemoryUpdate::BackoffInDoubt => self.backoff_in_doubt = true,
             MemoryUpdate::StatusNeedsSpec => self.status_needs_spec = true,
             MemoryUpdate::Finished => self.finished = true,
             MemoryUpdate::Reported(problems) => self.reported = problems,
@@ -341,6 +349,18 @@ impl Memory {
         let long_ago = self.counted.is_none_or(|(_, at)| now.duration_since(at) > timeout);
         let awaited = if long_ago { self.written } else { self.awaited() };
         awaited.jobs <= seen.jobs && awaited.pods <= seen.pods
+    }
+}
+
+impl BackoffRecord {
+    /// What delays more of each.
+    pub(super) fn max(self, other: Self) -> Self {
+        Self {
+            failures: self.failures.max(other.failures),
+            last_failure: self.last_failure.max(other.last_failure),
+            free_taken: self.free_taken.max(other.free_taken),
+            free_since: self.free_since.max(other.free_since),
+        }
     }
 }
 

@@ -332,6 +332,9 @@ impl Progress {
     fn flushed(&mut self, plan: StatusPlan, outcomes: Vec<Outcome<Answer>>) -> Next {
         let written = !outcomes.is_empty();
         if let Err(failure) = self.store(outcomes) {
+            if failure.is_in_doubt() {
+                self.remember(MemoryUpdate::BackoffInDoubt);
+            }
             return stop(failure);
         }
         // DIVERGES(upstream): the backoff is remembered also when there is nothing to write. A

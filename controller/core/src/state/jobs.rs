@@ -39,7 +39,7 @@ pub(super) struct Jobs {
     /// Jobs whose latest version could not be read.
     unreadable: HashSet<JobKey>,
     /// Those of ours that are being deleted.
-    condemned: HashMap<JobKey, Uid>,
+    released: HashMap<JobKey, Uid>,
     late: Late,
     templates: Templates,
 }
@@ -95,7 +95,7 @@ impl Jobs {
     /// Whether a watch has shown a Job of this name and UID.
     pub(super) fn knows(&self, key: &JobKey, uid: &Uid) -> bool {
         let read = self.by_key.get(key).map(|job| &job.uid);
-        [read, self.condemned.get(key)].into_iter().flatten().any(|known| known == uid)
+        [read, self.released.get(key)].into_iter().flatten().any(|known| known == uid)
     }
 
     /// Whether the Job is ours, as far as is known.
@@ -205,7 +205,7 @@ impl Jobs {
                     self.lose(&key, pods, now, reaction);
                 } else if job.deleting && self.templates.is_run_by_us(job.managed_by.as_deref()) {
                     self.list.saw(&key);
-                    self.condemn(key, job.uid.as_str().into(), pods, now, reaction);
+                    self.release(key, job.uid.as_str().into(), pods, now, reaction);
                 } else {
                     // It is neither synced nor treated as deleted, which would release its pods'
                     // finalizers.
@@ -223,7 +223,7 @@ impl Jobs {
     fn list_ends(&mut self, pods: &mut Pods, now: &Now, reaction: &mut Reaction) {
         let listed = self.list.end();
         self.unreadable.retain(|key| listed.has(key));
-        self.condemned.retain(|key, _| listed.has(key));
+        self.released.retain(|key, _| listed.has(key));
         for key in listed.lost(self.by_key.keys()) {
             self.lose(&key, pods, now, reaction);
         }
@@ -232,7 +232,7 @@ impl Jobs {
     fn show(&mut self, job: &Arc<Job>, pods: &mut Pods, now: &Now, reaction: &mut Reaction) {
         self.list.saw(&job.key);
         self.unreadable.remove(&job.key);
-        self.condemned.remove(&job.key);
+        self.released.remove(&job.key);
         // A namesake is another Job, even if a list hides the deletion of the first one.
         if self.by_key.get(&job.key).is_some_and(|old| old.uid != job.uid) {
             self.lose(&job.key.clone(), pods, now, reaction);
@@ -271,7 +271,7 @@ impl Jobs {
 
     /// A Job of ours that cannot be read is being deleted. It counts nothing any more, and a
     /// deletion in foreground waits for its pods.
-    fn condemn(
+    fn release(
         &mut self,
         key: JobKey,
         uid: Uid,
@@ -281,7 +281,7 @@ impl Jobs {
     ) {
         self.lose(&key, pods, now, reaction);
         check_tracked(&key.namespace, &uid, pods, reaction);
-        self.condemned.insert(key, uid);
+        self.released.insert(key, uid);
     }
 
     fn adopts(&self, job: &Job) -> bool {
@@ -306,7 +306,7 @@ impl Jobs {
     /// Removes a Job and its memory. ([H4])
     fn lose(&mut self, key: &JobKey, pods: &mut Pods, now: &Now, reaction: &mut Reaction) {
         self.unreadable.remove(key);
-        self.condemned.remove(key);
+        self.released.remove(key);
         let Some(job) = self.by_key.remove(key) else { return };
         self.templates.release(&job);
         self.adopters.remove(&job);

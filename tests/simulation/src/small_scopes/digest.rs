@@ -292,6 +292,7 @@ impl Digest<'_> {
             finished,
             counts_wait_since,
             backoff: _,
+            backoff_in_doubt: _,
             status_needs_spec,
             reported: _,
             written,

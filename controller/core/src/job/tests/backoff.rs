@@ -1,9 +1,10 @@
 //! Tests the backoff of a Job.
 
+use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::SignedDuration;
 
 use super::builders::{ago, api, job, pod, pods, sync};
-use crate::job::{BackoffRecord, MemoryUpdate, SideEffect, WaitsFor};
+use crate::job::{Answer, BackoffRecord, MemoryUpdate, Progress, SideEffect, WaitsFor};
 
 fn record(failures: u32, seconds_ago: i64) -> BackoffRecord {
     BackoffRecord { failures, last_failure: Some(ago(seconds_ago)), ..BackoffRecord::default() }
@@ -30,6 +31,32 @@ fn creation_waits_until_the_delay_is_over() {
         let created = usize::from(wait.is_none());
         assert_eq!(effects.created.len(), created, "{failures} failures {seconds_ago} s ago");
         assert_eq!(effects.requeue_seconds, wait, "{failures} failures {seconds_ago} s ago");
+    }
+}
+
+/// The status lists the failure, so it is not new to the next sync.
+#[test]
+fn a_failure_costs_its_wait_though_the_write_that_listed_it_had_no_reply() {
+    for kind in [FailureKind::Unknown, FailureKind::Conflict] {
+        let mut api = api(job(), vec![pod("a", "Failed").ended(1, 0)]);
+        api.memory.backoff = Some(BackoffRecord::default());
+        let mut progress = Progress::new(api.plan(), &api.settings);
+        while let Some(call) = progress.next_call() {
+            // A conflict stores nothing.
+            let is_stored = call.step.status().is_none() || kind == FailureKind::Unknown;
+            let answer = if is_stored { api.execute(&call.step) } else { Ok(Answer::Deleted) };
+            let lost = call.step.status().map(|_| Failure::new(kind, "no reply"));
+            progress.done(&call, lost.map_or(answer, Err));
+            for effect in progress.take_side_effects() {
+                if let SideEffect::Remember(update) = effect {
+                    api.memory.apply(update, api.now);
+                }
+            }
+        }
+        let effects = sync(&mut api);
+        assert_eq!((effects.created.len(), effects.requeue_seconds), (0, Some(10)), "{kind:?}");
+        let counted = api.memory.backoff.map(|record| record.failures);
+        assert_eq!((counted, api.memory.backoff_in_doubt), (Some(1), false), "{kind:?}");
     }
 }
 
