@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, bail, ensure};
 use epilogue_deploy::{chart, version};
-use lab::docs::{broken_links, reference};
+use lab::docs::{broken_links, reference, rules};
 use lab::matrix;
 use lab::paths::{LabDir, workspace_root};
 use tokio::process::Command;
@@ -33,6 +33,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         std::fs::write(&path, rendered)?;
         println!("wrote {}", reference::PAGE);
     }
+    pages_of_rules(arguments.check)?;
     chart_values(arguments.check)?;
     matrix_page(arguments.check)?;
     versions(arguments.check)?;
@@ -41,6 +42,21 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         bail!("{}", broken.join("\n"));
     }
     book().await
+}
+
+/// Writes how many rules of each page are assumed, and prints it.
+fn pages_of_rules(check: bool) -> anyhow::Result<()> {
+    for name in rules::PAGES {
+        let page = rules::read(name)?;
+        let rendered = rules::rendered(&page).with_context(|| name.to_owned())?;
+        if page != rendered {
+            ensure!(!check, "{name} has other figures than its entries: run `cargo lab docs`");
+            std::fs::write(workspace_root().join(name), rendered)?;
+            println!("wrote {name}");
+        }
+        println!("{name}: {}", rules::Figures::of(&page));
+    }
+    Ok(())
 }
 
 /// Writes the table of the chart's values.

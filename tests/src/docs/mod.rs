@@ -1,8 +1,9 @@
-//! Handles the pages in `docs/`: the generated sections, and links.
+//! Handles the pages in `docs/`: the generated sections, links, and what rules assume.
 
 pub mod links;
 mod metrics;
 pub mod reference;
+pub mod rules;
 
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,11 @@
 //! Citations: each id in brackets in a comment, a manifest or a page names a rule of `docs/rules`,
-//! and each rule there is cited and names tests that exist.
+//! and each rule there is cited and names tests that exist. What an entry names as seen on the real
+//! thing is a test of a suite that runs there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+
+use lab::docs::rules::{is_assumed, seen};
 
 use super::sources::Source;
 
@@ -48,6 +51,58 @@ fn rule(body: &str) -> Rule {
         }
     }
     rule
+}
+
+/// Suites on the real thing: a real API server, kubelet, logind or kernel.
+const REAL: [(&str, &str); 10] = [
+    ("agent", "tests/suites/agent"),
+    ("disruptors", "tests/suites/disruptors"),
+    ("elogind", "agent/tests/elogind"),
+    ("features", "tests/suites/features"),
+    ("jobs", "tests/suites/jobs"),
+    ("node", "tests/suites/node"),
+    ("outages", "tests/suites/outages"),
+    ("permissions", "tests/suites/permissions"),
+    ("podgc", "tests/suites/podgc"),
+    ("reference", "tests/suites/reference"),
+];
+
+/// What is wrong with the items `Seen` of a page: one names no test, or one that is not there.
+pub(crate) fn not_seen(page: &str, sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in page.split("\n### ").skip(1) {
+        let (id, item) = (entry.split('\n').next().unwrap_or_default(), seen(entry));
+        let quoted = item.split('`').skip(1).step_by(2).filter(|quoted| quoted.contains("::"));
+        let named: Vec<&str> = quoted.collect();
+        if named.is_empty() && !is_assumed(&item) && !item.contains("by hand") {
+            found.push(format!("[{id}] is not seen: name a test, or write: assumed"));
+        }
+        for name in named.into_iter().filter(|name| !is_test_on_the_real_thing(name, sources)) {
+            found.push(format!("[{id}] is seen by {name}, not a test on the real thing"));
+        }
+    }
+    found
+}
+
+/// Whether `suite::module::function` is a test of a suite in [`REAL`].
+fn is_test_on_the_real_thing(name: &str, sources: &[Source]) -> bool {
+    let suite = name.split("::").next().unwrap_or_default();
+    let function = format!("fn {}()", name.rsplit("::").next().unwrap_or_default());
+    let Some((_, place)) = REAL.iter().find(|(real, _)| *real == suite) else { return false };
+    sources.iter().any(|source| {
+        let rest = source.path.strip_prefix(place);
+        let is_of_suite = rest.is_some_and(|rest| rest.starts_with('/') || rest == ".rs");
+        is_of_suite && has_test(&source.text, &function)
+    })
+}
+
+/// Whether a file has this function as a test.
+fn has_test(text: &str, function: &str) -> bool {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    lines.iter().enumerate().filter(|(_, line)| line.contains(function)).any(|(at, _)| {
+        let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with('#'));
+        attributes.into_iter().any(|line| line.contains("test"))
+    })
 }
 
 /// The ids that a line of prose cites: `[T5]`, `[T5, I10]`.
@@ -118,6 +173,24 @@ mod tests {
         assert_eq!(rules["T5"].files, names(&["core/t.rs"]));
         assert_eq!(rules["T5"].tests, names(&["one", "two"]));
         assert!(rules["T6"].tests.is_empty());
+    }
+
+    #[test]
+    fn what_is_seen_names_a_test_that_is_there_or_says_that_there_is_none() {
+        let entry =
+            |seen: &str| format!("# R\n\n### A1\n\nX.\n\n- Seen: {seen}\n- Test: `t.rs` `t`\n");
+        let file = |path: &str| Source {
+            path: path.into(),
+            text: "#[tokio::test(flavor = \"x\")]\nasync fn one() {}\n\nfn two() {}\n".into(),
+        };
+        let sources = [file("tests/suites/jobs/blind.rs"), file("tests/suites/worlds.rs")];
+        let found = |seen: &str| not_seen(&entry(seen), &sources).len();
+        for seen in ["`jobs::one`", "`jobs::blind::one` (a part)", "assumed", "by hand: `ls`"] {
+            assert_eq!(found(seen), 0, "{seen}");
+        }
+        for seen in ["", "yes", "`jobs::two`", "`jobs::three`", "`worlds::one`; assumed"] {
+            assert_eq!(found(seen), 1, "{seen}");
+        }
     }
 
     #[test]

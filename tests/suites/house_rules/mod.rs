@@ -204,6 +204,7 @@ fn every_citation_is_a_rule_and_every_rule_is_cited_and_tested() {
     for manifest in ["deploy/policy/agent/policy.yaml", "tests/node/README.md", "agent/README.md"] {
         cited.extend(citations::cited(&read(manifest)));
     }
+    violations.extend(pages.iter().flat_map(|page| citations::not_seen(page, &sources)));
     for (id, rule) in &rules {
         if !cited.contains(id) {
             violations.push(format!("docs/rules: nothing cites [{id}]"));

@@ -47,7 +47,7 @@ pub(crate) fn scenario(seed: u64, run: u32) -> Scenario {
     for _ in 0..draw.random.random_range(2..=4) {
         draw.change();
     }
-    Scenario { name, job, steps: draw.steps, end: End::Now }
+    Scenario { name, job, steps: draw.steps, end: End::Now, takes_s: (0., 0.) }
 }
 
 impl Draw {

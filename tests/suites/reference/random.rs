@@ -57,7 +57,7 @@ pub(crate) fn scenario(seed: u64, run: u32) -> Scenario {
         [waits, Step::Change(json!({"suspend": false}))]
     });
     let steps = suspended.into_iter().flatten().collect();
-    Scenario { name, job, steps, end: End::Finished }
+    Scenario { name, job, steps, end: End::Finished, takes_s: (0., 0.) }
 }
 
 impl Draw {

@@ -4,7 +4,8 @@
 //! It leaves out intended differences (`rg DIVERGES`): timing, events, and how many failures a sync
 //! counts at once. Upstream's backoff is at least 10 s, so no scenario has more than one. A pod
 //! whose end terminates the others ends after 4 s. So the others run by then even if all scenarios
-//! begin at once on two busy cores.
+//! begin at once on two busy cores. Where a rule is about a wait, a row names how long it takes at
+//! least.
 
 use kube::api::DeleteParams;
 use lab::bed::{JobBuilder, JobState, job};
@@ -17,6 +18,8 @@ pub(crate) struct Scenario {
     pub(crate) job: JobBuilder,
     pub(crate) steps: Vec<Step>,
     pub(crate) end: End,
+    /// The least seconds from its creation to its end: with us, and with upstream.
+    pub(crate) takes_s: (f64, f64),
 }
 
 /// An action on a Job.
@@ -33,6 +36,14 @@ pub(crate) enum Step {
     },
     /// Changes fields of its spec.
     Change(Value),
+    /// Changes its status, which is its controller's.
+    Status(Value),
+    /// Changes the status of its only pod, as the pod's kubelet.
+    PodStatus(Value),
+    /// Waits until a pod that failed so many seconds ago still has its finalizer, uncounted.
+    Keeps {
+        seconds: i64,
+    },
     /// Deletes any one of its pods.
     DeletePod,
     Delete(DeleteParams),
@@ -49,7 +60,13 @@ pub(crate) enum End {
 }
 
 fn row(name: &'static str, job: JobBuilder) -> Scenario {
-    Scenario { name: name.to_owned(), job, steps: Vec::new(), end: End::Finished }
+    Scenario {
+        name: name.to_owned(),
+        job,
+        steps: Vec::new(),
+        end: End::Finished,
+        takes_s: (0., 0.),
+    }
 }
 
 impl Scenario {
@@ -61,10 +78,17 @@ impl Scenario {
     fn end(self, end: End) -> Self {
         Self { end, ..self }
     }
+
+    fn takes(self, ours: f64, upstream: f64) -> Self {
+        Self { takes_s: (ours, upstream), ..self }
+    }
 }
 
+/// What a backoff of 10 s takes at least: the API's times are whole seconds.
+const BACKOFF_S: f64 = 9.0;
+
 pub(crate) fn all() -> Vec<Scenario> {
-    [plain(), failures(), failure_policies(), indexes(), changes(), ownership()]
+    [plain(), failures(), failure_policies(), ends(), indexes(), kept(), changes(), ownership()]
         .into_iter()
         .flatten()
         .collect()
@@ -79,6 +103,8 @@ fn plain() -> Vec<Scenario> {
     let long_indexed = "an-indexed-job-with-a-name-too-long-for-names-of-pods-of-it";
     vec![
         row("three-in-pairs", pods("three-in-pairs", 2, 3)),
+        // Upstream waits a second after each change of a pod. ([Q3])
+        row("one-by-one", pods("one-by-one", 1, 5)).takes(0., 4.),
         row("work-queue", pods("work-queue", 3, 0).spec("completions", json!(null))),
         row("nothing-to-do", job("nothing-to-do").spec("completions", 0)),
         row(
@@ -127,7 +153,8 @@ fn failures() -> Vec<Scenario> {
         row(name, job).step(Step::Reaches(|state| state.ready == Some(1))).step(Step::DeletePod)
     };
     vec![
-        row("one-retry", job("one-retry").script("fail times=1; succeed")),
+        row("one-retry", job("one-retry").script("fail times=1; succeed"))
+            .takes(BACKOFF_S, BACKOFF_S),
         row("too-many", job("too-many").spec("backoffLimit", 1).script("fail exit=3")),
         row(
             "survivors",
@@ -142,6 +169,11 @@ fn failures() -> Vec<Scenario> {
             restarting("too-many-restarts").spec("backoffLimit", 2).script("fail"),
         ),
         row("deadline", pods("deadline", 2, 2).spec("activeDeadlineSeconds", 2).script("hang")),
+        row("no-time", job("no-time").spec("activeDeadlineSeconds", 0).script("hang")),
+        // Nothing else happens to it when its time is over.
+        row("deadline-later", job("deadline-later").script("hang"))
+            .step(Step::Reaches(|state| state.ready == Some(1)))
+            .step(Step::Change(json!({"activeDeadlineSeconds": 15}))),
         deleted("deleted-failed", "Failed", 1),
         deleted("deleted-failed-exits-0", "Failed", 0),
         deleted("deleted-either", "TerminatingOrFailed", 1),
@@ -201,6 +233,63 @@ fn failure_policies() -> Vec<Scenario> {
     ]
 }
 
+/// What decides where several ends are due, or one is stored.
+fn ends() -> Vec<Scenario> {
+    let codes = json!({"containerName": "main", "operator": "In", "values": [42]});
+    let rules = json!({"rules": [{"action": "FailJob", "onExitCodes": codes}]});
+    let at = "2026-01-01T00:00:00Z";
+    let by_hand = json!([{"type": "FailureTarget", "status": "True", "reason": "Mine",
+        "message": "written by hand", "lastProbeTime": at, "lastTransitionTime": at}]);
+    let ended = |code: i32| json!({"terminated": {"exitCode": code}});
+    let status = |phase: &str, ready: &str, other: Value| {
+        let container = |name: &str, state: Value| {
+            json!({"name": name, "image": "none", "imageID": "", "ready": false, "restartCount": 0,
+                   "state": state})
+        };
+        json!({"phase": phase, "conditions": [{"type": "Ready", "status": ready}],
+               "containerStatuses": [container("main", ended(42)), container("other", other)]})
+    };
+    let container = |name: &str| json!({"name": name, "image": "none"});
+    let script = "index=1: fail after=4s; hang on-term=143 after=500ms";
+    vec![
+        row(
+            "rule-and-limit",
+            job("rule-and-limit")
+                .spec("backoffLimit", 0)
+                .spec("podFailurePolicy", rules.clone())
+                .script("fail exit=42"),
+        ),
+        row(
+            "limit-and-indexes",
+            job("limit-and-indexes")
+                .indexed(3)
+                .spec("backoffLimitPerIndex", 0)
+                .spec("maxFailedIndexes", 0)
+                .spec("backoffLimit", 0)
+                .script(script),
+        ),
+        row("stored-end", pods("stored-end", 2, 2).script("hang on-term=143 after=500ms"))
+            .step(Step::Reaches(|state| state.ready == Some(2)))
+            .step(Step::Status(json!({"conditions": by_hand}))),
+        row("listed-before", job("listed-before").script("hang"))
+            .step(Step::Reaches(|state| state.ready == Some(1)))
+            .step(Step::Status(json!({"uncountedTerminatedPods": {"failed": ["of-a-former-pod"]}})))
+            .end(End::Holds(|state| (state.failed, state.active) == (1, 1))),
+        // A container of a pod that runs decides nothing.
+        row(
+            "code-of-a-running-pod",
+            job("code-of-a-running-pod")
+                .spec("podFailurePolicy", rules)
+                .pod("containers", json!([container("main"), container("other")]))
+                .script("pending"),
+        )
+        .step(Step::Reaches(|state| state.active == 1))
+        .step(Step::PodStatus(status("Running", "True", json!({"running": {"startedAt": at}}))))
+        .step(Step::Reaches(|state| state.ready == Some(1) && state.conditions.is_empty()))
+        .step(Step::PodStatus(status("Failed", "False", ended(0)))),
+    ]
+}
+
 /// Fails at once, for ever.
 pub(crate) fn ignored_loop() -> JobBuilder {
     let codes = json!({"containerName": "main", "operator": "In", "values": [42]});
@@ -218,6 +307,16 @@ fn indexes() -> Vec<Scenario> {
                 .indexed(3)
                 .spec("backoffLimitPerIndex", 1)
                 .script("index=0: fail times=1; index=2: fail; succeed"),
+        )
+        .takes(BACKOFF_S, BACKOFF_S),
+        // The failure waits for a replacement, and counts against the Job's limit at once.
+        row(
+            "both-limits",
+            job("both-limits")
+                .indexed(3)
+                .spec("backoffLimitPerIndex", 5)
+                .spec("backoffLimit", 0)
+                .script("index=1: fail after=4s; hang on-term=143 after=500ms"),
         ),
         row(
             "failed-indexes",
@@ -244,6 +343,24 @@ fn indexes() -> Vec<Scenario> {
     ]
 }
 
+/// A failed pod of an index waits for its replacement, or for a Job that may have one.
+fn kept() -> Vec<Scenario> {
+    let per_index = |name: &'static str| {
+        let job = job(name).indexed(2).spec("backoffLimitPerIndex", 1);
+        row(name, job.script("index=0: fail after=4s times=1; hang on-term=143 after=100ms"))
+            .step(Step::Keeps { seconds: 3 })
+    };
+    let replaced = |state: &JobState| (state.failed, state.active, state.ready) == (1, 2, Some(2));
+    vec![
+        per_index("kept-in-backoff").end(End::Holds(replaced)),
+        per_index("kept-while-idle")
+            .step(Step::Change(json!({"parallelism": 0})))
+            .step(Step::Keeps { seconds: 14 })
+            .step(Step::Change(json!({"parallelism": 2})))
+            .end(End::Holds(replaced)),
+    ]
+}
+
 fn changes() -> Vec<Scenario> {
     let suspend = |suspend: bool| Step::Change(json!({"suspend": suspend}));
     vec![
@@ -263,6 +380,22 @@ fn changes() -> Vec<Scenario> {
             .step(Step::Reaches(|state| (state.succeeded, state.ready) == (1, Some(1))))
             .step(Step::Change(json!({"parallelism": 4, "completions": 4})))
             .end(End::Holds(|state| (state.succeeded, state.ready) == (3, Some(1)))),
+        // An index beyond completions is forgotten, and runs again.
+        row(
+            "shrunk-and-grown",
+            job("shrunk-and-grown").indexed(3).script("index=2: succeed times=1; hang"),
+        )
+        .step(Step::Reaches(|state| (state.succeeded, state.ready) == (1, Some(2))))
+        .step(Step::Change(json!({"parallelism": 2, "completions": 2})))
+        .step(Step::Reaches(|state| (state.succeeded, state.ready) == (0, Some(2))))
+        .step(Step::Change(json!({"parallelism": 3, "completions": 3})))
+        .end(End::Holds(|state| (state.succeeded, state.ready) == (0, Some(3)))),
+        row("spares-the-ready", pods("spares-the-ready", 4, 9).script("hang times=2; not-ready"))
+            .step(Step::Reaches(|state| (state.active, state.ready) == (4, Some(2))))
+            .step(Step::Change(json!({"parallelism": 2})))
+            .end(End::Holds(|state| {
+                (state.active, state.ready, state.terminating) == (2, Some(2), Some(0))
+            })),
         row("slowed", pods("slowed", 4, 9).script("hang"))
             .step(Step::Reaches(|state| state.ready == Some(4)))
             .step(Step::Change(json!({"parallelism": 1})))
@@ -280,6 +413,12 @@ fn ownership() -> Vec<Scenario> {
         row("adopting", selecting("adopting").script("hang"))
             .step(Step::StrayPod)
             .end(End::Holds(|state| state.ready == Some(1))),
+        // The stray has no index.
+        row("unindexed", selecting("unindexed").indexed(2).script("hang"))
+            .step(Step::StrayPod)
+            .end(End::Holds(|state| {
+                (state.active, state.ready, state.terminating) == (2, Some(2), Some(0))
+            })),
         row("orphaning", pods("orphaning", 2, 2).script("hang"))
             .step(Step::Reaches(|state| state.ready == Some(2)))
             .step(Step::Delete(DeleteParams::orphan()))

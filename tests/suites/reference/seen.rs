@@ -80,7 +80,7 @@ impl Seen {
     }
 }
 
-/// Replaces times by their presence; removes those of conditions.
+/// Replaces times by their presence, and those of a condition by whether both are the same. ([C5])
 fn timeless(status: &Value) -> Value {
     let mut status = status.clone();
     for field in ["startTime", "completionTime"] {
@@ -90,7 +90,10 @@ fn timeless(status: &Value) -> Value {
     }
     let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
     for condition in conditions.into_iter().flatten() {
+        let (probe, transition) = (&condition["lastProbeTime"], &condition["lastTransitionTime"]);
+        let is_one_time = probe.is_string() && probe == transition;
         remove(condition, &["lastProbeTime", "lastTransitionTime"]);
+        condition["times"] = json!(if is_one_time { "the same" } else { "differ" });
     }
     status
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, pin_mut};
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -138,13 +139,25 @@ impl Side {
         self.jobs.create(&PostParams::default(), &job.build()).await.expect("the Job")
     }
 
-    /// How many pods a Job creates in this time; then deletes it.
-    pub(crate) async fn pods_made(&self, name: &str, job: JobBuilder, within: Duration) -> usize {
+    /// When a Job creates pods in this time, in seconds after the first; then deletes it.
+    pub(crate) async fn pods_made(
+        &self,
+        name: &str,
+        job: JobBuilder,
+        within: Duration,
+    ) -> Vec<i64> {
         self.create(name, job).await;
         tokio::time::sleep(within).await;
         self.jobs.delete(name, &DeleteParams::background()).await.expect("the Job is deleted");
         let all = self.created.lock().expect("no holder panics");
-        all.values().filter(|pod| pod["metadata"]["labels"]["scenario"] == label(name)).count()
+        let of_this = all.values().map(|pod| &pod["metadata"]);
+        let of_this = of_this.filter(|metadata| metadata["labels"]["scenario"] == label(name));
+        let created = of_this.map(|metadata| metadata["creationTimestamp"].as_str());
+        let mut created: Vec<Timestamp> = created
+            .map(|text| text.and_then(|text| text.parse().ok()).expect("a pod has a time"))
+            .collect();
+        created.sort();
+        created.iter().map(|at| at.duration_since(created[0]).as_secs()).collect()
     }
 
     async fn step(&self, name: &str, step: &Step) {
@@ -164,6 +177,20 @@ impl Side {
                 let params = PatchParams::default();
                 self.jobs.patch(name, &params, &patch).await.expect("the Job is changed");
             }
+            Step::Status(status) => {
+                let patch = Patch::Merge(json!({"status": status}));
+                let params = PatchParams::default();
+                self.jobs.patch_status(name, &params, &patch).await.expect("the status");
+            }
+            Step::PodStatus(status) => {
+                let has_pod = async || self.pods_of(name).await.into_iter().next();
+                let pod = eventually(&self.awaited(name), WITHIN, has_pod, Option::is_some).await;
+                let pod = pod.and_then(|pod| pod.metadata.name).expect("a pod has a name");
+                let patch = Patch::Strategic(json!({"status": status}));
+                let params = PatchParams::default();
+                self.pods.patch_status(&pod, &params, &patch).await.expect("the pod's status");
+            }
+            Step::Keeps { seconds } => self.keeps(name, *seconds).await,
             Step::DeletePod => {
                 // One that is on its way out may be gone by now.
                 let mut pods = self.pods_of(name).await;
@@ -176,6 +203,20 @@ impl Side {
                 self.jobs.delete(name, how).await.expect("the Job is deleted");
             }
         }
+    }
+
+    /// Waits until a pod that failed so long ago has its finalizer, uncounted.
+    async fn keeps(&self, name: &str, seconds: i64) {
+        let kept = async || {
+            let failed = self.state(name).failed;
+            let pods = self.pods_of(name).await;
+            let ended = pods.iter().filter(|pod| has_finalizer(pod)).filter_map(ended).max();
+            (failed, ended.map(|ended| Timestamp::now().duration_since(ended).as_secs()))
+        };
+        let holds = |(failed, age): &(i32, Option<i64>)| {
+            *failed == 0 && age.is_some_and(|it| it >= seconds)
+        };
+        eventually(&self.awaited(name), WITHIN, kept, holds).await;
     }
 
     async fn create_stray_pod(&self, name: &str) {
@@ -213,11 +254,12 @@ impl Side {
     }
 
     async fn reaches(&self, name: &str, holds: impl Fn(&JobState) -> bool) {
-        let state = async || {
-            let states = self.states.lock().expect("no holder panics");
-            states.get(name).cloned().unwrap_or_default()
-        };
-        eventually(&self.awaited(name), WITHIN, state, holds).await;
+        eventually(&self.awaited(name), WITHIN, async || self.state(name), holds).await;
+    }
+
+    fn state(&self, name: &str) -> JobState {
+        let states = self.states.lock().expect("no holder panics");
+        states.get(name).cloned().unwrap_or_default()
     }
 
     fn awaited(&self, name: &str) -> String {
@@ -268,6 +310,13 @@ impl Side {
 fn is_terminal(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// When the container of a failed pod ended.
+fn ended(pod: &Pod) -> Option<Timestamp> {
+    let status = pod.status.as_ref().filter(|it| it.phase.as_deref() == Some("Failed"))?;
+    let container = status.container_statuses.as_ref()?.first()?;
+    Some(container.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()?.0)
 }
 
 /// A label's value holds what a name does, up to 63 characters.
