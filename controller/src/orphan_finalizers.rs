@@ -87,7 +87,7 @@ impl Cleaner {
                 continue;
             };
             if !verdicts.contains_key(&owner.uid) {
-                let key = JobKey::new(Arc::clone(&pod.namespace), &*owner.name);
+                let key = JobKey::new(Arc::clone(&pod.namespace), Arc::clone(&owner.name));
                 let verdict = self.is_gone(&key, &owner.uid).await;
                 verdicts.insert(owner.uid.clone(), verdict);
             }

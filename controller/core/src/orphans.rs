@@ -81,7 +81,7 @@ pub fn may_remove_finalizer<'a>(
     if &*reference.kind != "Job" || &*reference.api_version != "batch/v1" {
         return false;
     }
-    let key = JobKey::new(Arc::clone(&pod.namespace), &*reference.name);
+    let key = JobKey::new(Arc::clone(&pod.namespace), Arc::clone(&reference.name));
     match owner(&key).filter(|job| job.uid == reference.uid) {
         None => true,
         Some(job) => is_ours(job, manage_all_jobs) && job.is_finished(),

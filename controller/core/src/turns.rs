@@ -24,6 +24,8 @@ pub struct Turns<K> {
     /// Each namespace with keys, once; the first one is next.
     order: VecDeque<Arc<str>>,
     len: usize,
+    /// How many namespaces have keys and hold none.
+    idle: usize,
     /// How many more keys may be taken before one is given back.
     free: usize,
 }
@@ -38,7 +40,7 @@ struct Lane<K> {
 impl<K: Key> Turns<K> {
     /// An empty queue, of whose keys at most this many are taken at once.
     pub fn new(max: usize) -> Self {
-        Self { lanes: HashMap::new(), order: VecDeque::new(), len: 0, free: max }
+        Self { lanes: HashMap::new(), order: VecDeque::new(), len: 0, idle: 0, free: max }
     }
 
     /// Appends a key to its namespace.
@@ -47,12 +49,14 @@ impl<K: Key> Turns<K> {
         if let Some(lane) = self.lanes.get_mut(key.namespace()) {
             if lane.keys.is_empty() {
                 self.order.push_back(key.namespace().into());
+                self.idle += usize::from(lane.held == 0);
             }
             lane.keys.push_back(key);
             return;
         }
         let namespace: Arc<str> = key.namespace().into();
         self.order.push_back(Arc::clone(&namespace));
+        self.idle += 1;
         self.lanes.insert(namespace, Lane { keys: VecDeque::from([key]), held: 0 });
     }
 
@@ -73,6 +77,7 @@ impl<K: Key> Turns<K> {
         let namespace = self.order.pop_front()?;
         let lane = self.lanes.get_mut(&namespace)?;
         let key = lane.keys.pop_front()?;
+        self.idle -= usize::from(lane.held == 0);
         lane.held += 1;
         self.len -= 1;
         self.free -= 1;
@@ -87,19 +92,21 @@ impl<K: Key> Turns<K> {
         let Some(lane) = self.lanes.get_mut(namespace).filter(|lane| lane.held > 0) else { return };
         lane.held -= 1;
         self.free += 1;
-        if lane.held == 0 && lane.keys.is_empty() {
-            self.lanes.remove(namespace);
+        match (lane.held, lane.keys.is_empty()) {
+            (0, true) => drop(self.lanes.remove(namespace)),
+            (0, false) => self.idle += 1,
+            _ => {}
         }
     }
 
     /// Whether a key could be taken now.
     pub fn has_next(&self) -> bool {
-        self.next(usize::MAX).is_some()
+        self.has_idle() || self.next(usize::MAX).is_some()
     }
 
     /// Whether a key could be taken of a namespace that holds none.
     pub fn has_idle(&self) -> bool {
-        self.next(1).is_some()
+        self.free > 0 && self.idle > 0
     }
 
     /// How many keys wait.
@@ -159,6 +166,33 @@ mod tests {
         }
         assert!(turns.lanes.is_empty(), "nothing is kept of a namespace without keys");
         assert_eq!(turns.free, 1_000);
+    }
+
+    impl<K> Turns<K> {
+        fn is_sound(&self) -> bool {
+            let is_idle = |lane: &&Lane<K>| lane.held == 0 && !lane.keys.is_empty();
+            self.idle == self.lanes.values().filter(is_idle).count()
+                && self.len == self.lanes.values().map(|lane| lane.keys.len()).sum::<usize>()
+        }
+    }
+
+    #[test]
+    fn the_number_of_idle_namespaces_is_kept_through_every_change() {
+        let mut turns = Turns::new(4);
+        let mut held = Vec::new();
+        for step in 0..2_000_u32 {
+            let namespace = ["a", "b", "c"][step as usize * 7 % 11 % 3];
+            match step * 13 % 17 % 4 {
+                0 | 1 if turns.len() < 20 => turns.push((namespace, step)),
+                2 => held.extend(turns.pop_idle()),
+                _ if step % 5 == 0 => held.extend(turns.pop()),
+                _ => held.pop().into_iter().for_each(|(name, _)| turns.give_back(name)),
+            }
+            assert!(turns.is_sound(), "step {step}: {turns:?}");
+            assert_eq!(turns.has_idle(), turns.next(1).is_some());
+            assert_eq!(turns.has_next(), turns.next(usize::MAX).is_some());
+        }
+        assert!(!held.is_empty() || !turns.is_empty());
     }
 
     fn hold(turns: &mut Turns<(&'static str, u32)>, namespace: &'static str) -> usize {

@@ -50,6 +50,6 @@ pub enum Enqueue {
 /// The Job that controls a pod, if the cache has it. ([H0])
 fn owner_of<'a>(pod: &Pod, lookup: &'a impl Lookup) -> Option<&'a Arc<Job>> {
     let reference = pod.owner.as_ref().filter(|owner| &*owner.kind == "Job")?;
-    let key = JobKey::new(Arc::clone(&pod.namespace), &*reference.name);
+    let key = JobKey::new(Arc::clone(&pod.namespace), Arc::clone(&reference.name));
     lookup.job(&key).filter(|job| job.uid == reference.uid)
 }

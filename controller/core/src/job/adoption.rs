@@ -61,7 +61,7 @@ pub(super) fn decide(input: &SyncInput<'_>) -> Claims {
         own.remove(&pod.uid);
     }
     for pod in &adopted {
-        own.insert(&Arc::new(Pod { tracked: true, ..Pod::clone(pod) }), None);
+        own.insert(&Arc::new(Pod { tracked: true, ..Pod::clone(pod) }), || None);
     }
     let disown = disowned.into_iter().filter(|pod| rests(pod).is_none());
     let disown = disown.map(|pod| patch(pod, ClaimKind::Disown));

@@ -77,7 +77,7 @@ impl JobPods {
             if pod.owner.is_none() {
                 sorted.strays.insert(Arc::clone(pod));
             } else if pod.is_owned_by(&job.uid) {
-                sorted.insert(pod, Some(job));
+                sorted.insert(pod, || Some(job));
             }
         }
         sorted
@@ -165,10 +165,16 @@ impl JobPods {
         Self { strays, ..self }
     }
 
-    /// Inserts a pod that names the Job as its controller. Without the Job, it is unmatched.
-    pub fn insert(&mut self, pod: &Arc<Pod>, job: Option<&Job>) {
-        let is_matched = job.is_some_and(|job| pod.matches(&job.spec.selector));
-        self.put(pod, is_matched);
+    /// Inserts a pod that names the Job as its controller. `job` finds the Job, and is called only
+    /// if the pod is new or has other labels. Without the Job, the pod is unmatched.
+    pub fn insert<'a>(&mut self, pod: &Arc<Pod>, job: impl FnOnce() -> Option<&'a Job>) {
+        if self.put(pod).is_some_and(|old| old.has_labels_of(pod)) {
+            self.unmatched.replace(pod);
+        } else if job().is_some_and(|job| pod.matches(&job.spec.selector)) {
+            self.unmatched.remove(&pod.uid);
+        } else {
+            self.unmatched.insert(Arc::clone(pod));
+        }
     }
 
     /// Shows a pod, of the Job or without a controller, in another state. Its labels stay.
@@ -176,8 +182,8 @@ impl JobPods {
         if self.strays.get(&pod.uid).is_some() {
             self.strays.insert(pod);
         } else {
-            let is_matched = self.unmatched.get(&pod.uid).is_none();
-            self.put(&pod, is_matched);
+            self.put(&pod);
+            self.unmatched.replace(&pod);
         }
     }
 
@@ -204,13 +210,14 @@ impl JobPods {
     pub fn is_sound(&self) -> bool {
         let mut walked = Self::default();
         for pod in self.iter() {
-            walked.put(pod, self.unmatched.get(&pod.uid).is_none());
+            walked.put(pod);
         }
-        let Self { strays, .. } = self;
-        *self == walked.with_strays(strays.clone())
+        let is_unmatched = |pod: &&Arc<Pod>| self.unmatched.get(&pod.uid).is_some();
+        walked.unmatched = self.iter().filter(is_unmatched).cloned().collect();
+        *self == walked.with_strays(self.strays.clone())
     }
 
-    fn put(&mut self, pod: &Arc<Pod>, is_matched: bool) {
+    fn put(&mut self, pod: &Arc<Pod>) -> Option<Arc<Pod>> {
         let old = self.all.insert(Arc::clone(pod));
         if let Some(old) = &old {
             self.uncount(old);
@@ -220,7 +227,7 @@ impl JobPods {
             let was = old.as_deref().is_some_and(|old| kind.holds(old));
             put(&mut self.of_kind[kind as usize], pod, was, kind.holds(pod));
         }
-        put(&mut self.unmatched, pod, true, !is_matched);
+        old
     }
 
     fn count(&mut self, pod: &Pod) {

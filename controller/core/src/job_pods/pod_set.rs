@@ -54,7 +54,7 @@ impl PodSet {
                 None
             }
             Chunks::One(chunk) => {
-                let (old, rest) = insert(Arc::make_mut(chunk), pod);
+                let (old, rest) = insert(own(chunk), pod);
                 if let Some(rest) = rest {
                     let chunks = vec![Arc::clone(chunk), Arc::new(rest)];
                     self.0 = Chunks::Many(Arc::new(chunks));
@@ -64,12 +64,20 @@ impl PodSet {
             Chunks::Many(chunks) => {
                 let chunks = Arc::make_mut(chunks);
                 let place = place(chunks, &pod.uid);
-                let (old, rest) = insert(Arc::make_mut(&mut chunks[place]), pod);
+                let (old, rest) = insert(own(&mut chunks[place]), pod);
                 if let Some(rest) = rest {
                     chunks.insert(place + 1, Arc::new(rest));
                 }
                 old
             }
+        }
+    }
+
+    /// Replaces a pod of the set by its newer state; of another pod, it takes nothing.
+    pub fn replace(&mut self, pod: &Arc<Pod>) {
+        // A miss copies nothing.
+        if self.get(&pod.uid).is_some() {
+            self.insert(Arc::clone(pod));
         }
     }
 
@@ -117,6 +125,16 @@ fn place(chunks: &[Arc<Chunk>], uid: &Uid) -> usize {
 
 fn position(chunk: &Chunk, uid: &Uid) -> Result<usize, usize> {
     chunk.binary_search_by(|pod| pod.uid.cmp(uid))
+}
+
+/// The chunk for a change that may add a pod: a copy has room for it, so it is made once.
+fn own(chunk: &mut Arc<Chunk>) -> &mut Chunk {
+    if Arc::get_mut(chunk).is_none() {
+        let mut copy = Vec::with_capacity(chunk.len() + 1);
+        copy.extend_from_slice(chunk);
+        *chunk = Arc::new(copy);
+    }
+    Arc::make_mut(chunk)
 }
 
 /// Returns the pod that is replaced, and the second half of a chunk that is too large.

@@ -74,7 +74,7 @@ proptest! {
             match change {
                 Change::Shown { number, phase, bits } => {
                     let pod = pod(number, phase, bits);
-                    kept.insert(&pod, Some(&job));
+                    kept.insert(&pod, || Some(&job));
                     expected.insert(pod.uid.clone(), pod);
                 }
                 Change::Gone(number) => {
@@ -116,8 +116,8 @@ proptest! {
 fn a_pod_whose_job_is_unknown_is_matched_once_the_job_is_known() {
     let (job, mut pods) = (job(), JobPods::default());
     let (fits, strays) = (pod(1, 1, 0b10), pod(2, 1, 0b11));
-    pods.insert(&fits, None);
-    pods.insert(&strays, None);
+    pods.insert(&fits, || None);
+    pods.insert(&strays, || None);
     assert_eq!(pods.unmatched().count(), 2);
     pods.select(&job);
     assert!(pods.unmatched().eq([&strays]));

@@ -79,7 +79,7 @@ impl Jobs {
     /// The Job that controls a pod, if name and UID match.
     pub(super) fn of_pod(&self, pod: &Pod) -> Option<&Arc<Job>> {
         let owner = pod.owner.as_ref()?;
-        let key = JobKey::new(Arc::clone(&pod.namespace), &*owner.name);
+        let key = JobKey::new(Arc::clone(&pod.namespace), Arc::clone(&owner.name));
         self.by_key.get(&key).filter(|job| job.uid == owner.uid)
     }
 
@@ -365,7 +365,7 @@ impl Jobs {
     pub(super) fn has_unreadable_owner(&self, pod: &Pod) -> bool {
         !self.unreadable.is_empty()
             && pod.owner.as_ref().is_some_and(|owner| {
-                let key = JobKey::new(Arc::clone(&pod.namespace), &*owner.name);
+                let key = JobKey::new(Arc::clone(&pod.namespace), Arc::clone(&owner.name));
                 self.unreadable.contains(&key)
             })
     }

@@ -261,7 +261,7 @@ impl ClusterState {
         let is_unproved = matches!(write.cause, Cause::Ended(Evidence::ForceFail(_)));
         let pod = self.pods.get(&write.uid).filter(|_| is_unproved)?;
         let owner = pod.owner.as_ref().filter(|_| self.jobs.of_pod(pod).is_none())?;
-        Some(JobKey::new(Arc::clone(&pod.namespace), &*owner.name))
+        Some(JobKey::new(Arc::clone(&pod.namespace), Arc::clone(&owner.name)))
     }
 
     /// Takes the API's answer whether this node exists, and returns what to enqueue.
@@ -410,7 +410,7 @@ impl ClusterState {
         self.readable(&pod.uid, reaction);
         let is_kept = self.gc.is_some() || is_relevant(pod);
         let old = if is_kept {
-            let job = self.jobs.of_pod(pod).map(AsRef::as_ref);
+            let job = || self.jobs.of_pod(pod).map(AsRef::as_ref);
             self.pods.insert(Arc::clone(pod), job)
         } else {
             self.pods.remove(&pod.uid)
@@ -438,7 +438,7 @@ impl ClusterState {
         }
         let known = known.and_then(|pod| {
             let owner = pod.owner.as_ref()?;
-            let key = JobKey::new(Arc::clone(&pod.namespace), &*owner.name);
+            let key = JobKey::new(Arc::clone(&pod.namespace), Arc::clone(&owner.name));
             Some((key, owner.uid.clone()))
         });
         let owner = owner.or(known);

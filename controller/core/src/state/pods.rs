@@ -139,9 +139,13 @@ impl Pods {
         self.without_owner.forget(&job.uid);
     }
 
-    /// Inserts a pod, and returns the one that it replaces. `job` is the Job that it names as its
+    /// Inserts a pod, and returns the one that it replaces. `job` finds the Job that it names as its
     /// controller, if that is known.
-    pub(super) fn insert(&mut self, pod: Arc<Pod>, job: Option<&Job>) -> Option<Arc<Pod>> {
+    pub(super) fn insert<'a>(
+        &mut self,
+        pod: Arc<Pod>,
+        job: impl FnOnce() -> Option<&'a Job>,
+    ) -> Option<Arc<Pod>> {
         let place = Place::of(&pod);
         let old = self.by_uid.replace(ByUid(Arc::clone(&pod))).map(|old| old.0);
         if let Some(old) = &old {

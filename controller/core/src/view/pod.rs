@@ -60,7 +60,7 @@ pub struct Owner {
     /// `kind`.
     pub kind: Box<str>,
     /// `name`.
-    pub name: Box<str>,
+    pub name: Arc<str>,
     /// `uid`.
     pub uid: Uid,
 }
@@ -196,6 +196,12 @@ impl Pod {
     /// Whether the controller reference names the Job with this UID.
     pub fn is_owned_by(&self, job: &Uid) -> bool {
         self.owner.as_ref().is_some_and(|owner| owner.uid == *job && &*owner.kind == "Job")
+    }
+
+    /// Whether it is known at a glance that another pod has the same labels: those of pods that are
+    /// read by one view are shared.
+    pub(crate) fn has_labels_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.labels, &other.labels) && self.index_label == other.index_label
     }
 
     /// Whether a selector matches the pod's labels. Where it is not kept, a pod stays what it is:
