@@ -30,6 +30,11 @@ pub struct Shortage {
 }
 
 impl Shortage {
+    /// How much is missing, in units of the signal.
+    pub fn missing(self) -> u64 {
+        self.threshold.saturating_sub(self.available)
+    }
+
     fn describe(self, signal: Signal) -> String {
         let threshold = signal.quantity(self.threshold);
         let available = signal.quantity(self.available);

@@ -18,10 +18,7 @@ pub fn rank(signal: Signal, layout: DiskLayout, pods: &[PodUsage]) -> Vec<&PodUs
         Signal::PidAvailable => ranked.sort_by(|a, b| by_tasks(a, b)),
         _ => {
             let filesystem = Filesystem::of(signal);
-            let used = |pod: &PodUsage| {
-                let usage = if filesystem.inodes { pod.inodes } else { pod.disk };
-                usage.map(|usage| filesystem.counted(usage, layout))
-            };
+            let used = |pod: &PodUsage| filesystem.used(pod, layout);
             ranked.sort_by(|a, b| by_disk(a, b, filesystem.inodes, &used));
         }
     }
@@ -38,10 +35,18 @@ pub fn exceeds_asks(signal: Signal, layout: DiskLayout, pod: &PodUsage) -> bool 
         Signal::PidAvailable => pod.tasks.is_some_and(|tasks| tasks > 0),
         _ => {
             let filesystem = Filesystem::of(signal);
-            let usage = if filesystem.inodes { pod.inodes } else { pod.disk };
             let asked = if filesystem.inodes { 0 } else { pod.storage_request };
-            usage.is_some_and(|usage| filesystem.counted(usage, layout) > asked)
+            filesystem.used(pod, layout).is_some_and(|used| used > asked)
         }
+    }
+}
+
+/// What the pod's end would free of a short disk, in bytes or inodes; `None` if that is not known,
+/// or another resource is short.
+pub fn frees(signal: Signal, layout: DiskLayout, pod: &PodUsage) -> Option<u64> {
+    match signal {
+        Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable | Signal::PidAvailable => None,
+        _ => Filesystem::of(signal).used(pod, layout),
     }
 }
 
@@ -104,6 +109,12 @@ struct Filesystem {
 impl Filesystem {
     fn of(signal: Signal) -> Self {
         Self { signal, inodes: signal.resource() == "inodes" }
+    }
+
+    /// What the pod uses of it, in bytes or inodes.
+    fn used(self, pod: &PodUsage, layout: DiskLayout) -> Option<u64> {
+        let usage = if self.inodes { pod.inodes } else { pod.disk };
+        usage.map(|usage| self.counted(usage, layout))
     }
 
     /// The part of a pod's usage on this file system. ([EV9])

@@ -563,6 +563,28 @@ fn disks_are_checked_by_what_lies_on_them() {
 }
 
 #[test]
+fn no_pod_is_evicted_that_frees_next_to_nothing_of_a_disk() {
+    let mut world = World::at_ease(enforcing("nodefs.available<100000"), vec![web("a"), web("b")]);
+    world.uses("a", 300);
+    world.uses("b", 200);
+    world.left(Signal::NodefsAvailable, 50_000);
+    world.pass(ms(60_000));
+    assert_eq!(world.actions(), [""; 0]);
+    let said = |world: &World, part: &str| {
+        world.logged.iter().filter(|line| line.contains(part)).cloned().collect::<Vec<_>>()
+    };
+    let lines = said(&world, "no pod is evicted for");
+    assert_eq!(lines.len(), 1, "{:#?}", world.logged);
+    assert!(lines[0].contains("50000 are missing"), "{lines:?}");
+    assert!(lines[0].contains("the 2 pods that may be evicted use 500 together"), "{lines:?}");
+    // One of them grows to more than a hundredth of what is missing.
+    world.uses("b", 600);
+    world.left(Signal::NodefsAvailable, 49_990);
+    world.pass(ms(15_000));
+    assert_eq!(world.actions(), ["mark b", "delete b 1"]);
+}
+
+#[test]
 fn without_figures_for_layers_no_pod_is_evicted() {
     // Seen on a real node that responded too slowly: an innocent pod was evicted first. ([EV7])
     let mut world = World::at_ease(enforcing("nodefs.available<200"), vec![web("a"), web("b")]);
