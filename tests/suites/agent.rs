@@ -52,11 +52,53 @@ async fn all_pods_of_a_node_that_shuts_down_end_as_failed_and_disrupted() {
 async fn pods_that_exit_by_themselves_keep_their_result() {
     let setup = Setup { script: "on-term=0", ..Setup::default() };
     let site = Site::start(&cluster(), setup).await;
+    // A condition that stands stays as it is. ([AP7])
+    let preempted = serde_json::json!({"conditions": [{"type": "DisruptionTarget", "status": "True",
+        "reason": "PreemptionByScheduler", "message": "x",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+    site.change_status("work-000", &preempted).await;
+    site.until("one has a condition", |ends| ends.disrupted == 1).await;
     site.shut_down().await;
     site.released().await;
     let ends = site.until("all have ended", |ends| ends.ended == 12).await;
     assert_eq!((ends.disrupted, ends.ended_unmarked), (12, 0));
+    assert_eq!(ends.reasons, ["PreemptionByScheduler", "TerminationByKubelet"]);
+    let pod = site.pod("work-000").await;
+    let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
+    let target = conditions.into_iter().find(|each| each.type_ == "DisruptionTarget");
+    let since = target.and_then(|target| target.last_transition_time).expect("a time").0;
+    assert_eq!(since.to_string(), "2026-01-01T00:00:00Z");
     site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bare_pods_are_marked_where_they_cannot_restart_and_end_where_that_is_asked_for() {
+    // ([AP26])
+    for (flags, goes) in [(&[][..], false), (&["--bare-pods=delete"], true)] {
+        let arguments = flags.iter().map(|&flag: &&str| flag.to_owned()).collect();
+        let setup = Setup { pods: 2, arguments, ..Setup::default() };
+        let site = Site::start(&cluster(), setup).await;
+        for policy in ["Never", "Always"] {
+            let bare = serde_json::json!({
+                "metadata": {"ownerReferences": []}, "spec": {"restartPolicy": policy}});
+            let name = policy.to_lowercase();
+            site.create(&name, "on-term=143", &bare).await;
+            site.until_phase(&name, "Running").await;
+        }
+        let see = async || site.metric("pods").await;
+        eventually("the agent sees them", SOON, see, |pods| *pods == Some(4.0)).await;
+        site.shut_down().await;
+        site.released().await;
+        site.until("the Job's have ended", |ends| ends.ended >= 2).await;
+        for (name, can_restart) in [("never", false), ("always", true)] {
+            let states = site.record.states(name).await;
+            let last = states.last().expect("a state");
+            assert_eq!(last.deleting, goes, "{name}: {states:?}");
+            let is_marked = last.conditions.contains_key("DisruptionTarget");
+            assert_eq!(is_marked, goes || !can_restart, "{name}: {states:?}");
+        }
+        site.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -18,6 +18,7 @@ mod ownership;
 mod protobuf;
 mod refusals;
 mod replacement;
+mod status;
 mod suspension;
 mod warnings;
 

@@ -70,6 +70,9 @@ pub struct VersionRequest {
 /// `Version`'s answer.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct VersionResponse {
+    /// A constant that a kubelet wants.
+    #[prost(string, tag = "1")]
+    pub version: String,
     /// The runtime's name, such as `containerd`.
     #[prost(string, tag = "2")]
     pub runtime_name: String,
@@ -365,6 +368,7 @@ mod tests {
     fn answers_are_read_as_the_published_definition_writes_them() {
         let version: VersionResponse = from_hex("0a0178120272741a02763922027631");
         let expected = VersionResponse {
+            version: "x".into(),
             runtime_name: "rt".into(),
             runtime_version: "v9".into(),
             runtime_api_version: "v1".into(),

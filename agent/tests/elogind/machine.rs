@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write as _;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -24,7 +25,7 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 use crate::standing::{WITHIN, words};
 
 const CONF: &str = "etc/systemd/logind.conf.d";
-const POLL: Duration = Duration::from_millis(20);
+pub(crate) const POLL: Duration = Duration::from_millis(20);
 
 /// Replaces the programs that end machines: records its call, one per line.
 const ACTION: &str = "#!/bin/sh\necho \"$0 $*\" >>\"$EPILOGUE_TEST_ACTIONS\"\n";
@@ -54,12 +55,17 @@ impl Orders {
 impl Machine {
     /// A machine whose logind grants this many seconds.
     pub(crate) async fn start(delay_seconds: u64) -> Self {
+        Self::with(&delay_conf(delay_seconds)).await
+    }
+
+    /// A machine whose logind has this configuration.
+    pub(crate) async fn with(conf: &str) -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
             "a logind in namespaces of its own needs root: `sudo -E cargo lab test elogind`"
         );
         let dir = tempfile::tempdir().expect("must be creatable");
-        write(dir.path(), &format!("{CONF}/10-test.conf"), &delay_conf(delay_seconds));
+        write(dir.path(), &format!("{CONF}/10-test.conf"), conf);
         write(dir.path(), "action", ACTION);
         let executable = fs::Permissions::from_mode(0o755);
         fs::set_permissions(dir.path().join("action"), executable).expect("must be ours");
@@ -78,6 +84,21 @@ impl Machine {
         machine.order("start").await;
         machine.until_owned().await;
         machine
+    }
+
+    /// Its files.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Writes a drop-in of logind's.
+    pub(crate) fn write_conf(&self, name: &str, delay_seconds: u64) {
+        write(self.dir.path(), &format!("{CONF}/{name}"), &delay_conf(delay_seconds));
+    }
+
+    /// The text of a drop-in.
+    pub(crate) fn conf(&self, name: &str) -> String {
+        fs::read_to_string(self.dir.path().join(CONF).join(name)).unwrap_or_default()
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -116,6 +137,57 @@ impl Machine {
             sleep(POLL).await;
         }
         bus.close().await;
+    }
+
+    /// Sends a signal that only logind should send.
+    pub(crate) async fn forge(&self, is_going_down: bool) {
+        let connection = zbus::connection::Builder::address(self.address())
+            .build()
+            .await
+            .expect("the private bus must answer");
+        let path = "/org/freedesktop/login1";
+        let interface = "org.freedesktop.login1.Manager";
+        let body = (is_going_down,);
+        connection
+            .emit_signal(None::<&str>, path, interface, "PrepareForShutdown", &body)
+            .await
+            .expect("the private bus must take it");
+        connection.close().await.expect("the connection must be closable");
+    }
+
+    /// Takes a delay lock on something; the error's name and message where it is refused.
+    pub(crate) async fn inhibit(&self, what: &str) -> Result<OwnedFd, String> {
+        let connection = zbus::connection::Builder::address(self.address())
+            .build()
+            .await
+            .expect("the private bus must answer");
+        let path = "/org/freedesktop/login1";
+        let interface = Some("org.freedesktop.login1.Manager");
+        let body = (what, "test", "test", "delay");
+        let reply = connection.call_method(Some(NAME), path, interface, "Inhibit", &body).await;
+        let lock = reply.map_err(|error| error.to_string()).map(|reply| {
+            let lock: zbus::OwnedFd = reply.body().deserialize().expect("a descriptor");
+            OwnedFd::from(lock)
+        });
+        connection.close().await.expect("the connection must be closable");
+        lock
+    }
+
+    /// Waits for a state of the list of locks.
+    pub(crate) async fn until_locks(
+        &self,
+        what: &str,
+        holds: impl Fn(&[Inhibitor]) -> bool,
+    ) -> Vec<Inhibitor> {
+        let end = Instant::now() + WITHIN;
+        loop {
+            let list = self.inhibitors().await;
+            if holds(&list) {
+                return list;
+            }
+            assert!(Instant::now() < end, "{what}: {list:?}; {}", self.log());
+            sleep(POLL).await;
+        }
     }
 
     /// Calls a method of logind's manager, as root.
@@ -233,7 +305,7 @@ fn delay_conf(seconds: u64) -> String {
     format!("[Login]\nInhibitDelayMaxSec={seconds}\n")
 }
 
-fn write(root: &Path, path: &str, text: &str) {
+pub(crate) fn write(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
     let dir = path.parent().expect("must lie in a directory");
     fs::create_dir_all(dir).expect("the root must be writable");

@@ -1,6 +1,8 @@
 //! Tests the agent's shells for logind against a real one: elogind, which needs no systemd, in its
-//! own namespaces. Checks what the crate `doubles` claims about logind.
+//! own namespaces. Checks what the crate `doubles` claims about logind, and what upstream's kubelet
+//! does with logind.
 
+mod kubelet;
 mod machine;
 #[path = "../host/standing.rs"]
 mod standing;
@@ -9,10 +11,13 @@ use std::time::{Duration, Instant};
 
 use agent_core::protocol::event::{ActionResult, Announcement, Event};
 use doubles::systemd1::{State, Systemd1};
+use epilogue_common::outcome::FailureKind;
 use jiff::Timestamp;
-use machine::Machine;
+use kubelet::Kubelet;
+use machine::{Machine, POLL};
+use serde_json::{Value, json};
 use standing::{Session, WITHIN, words};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Longer than any test waits.
 const LONG: u64 = 600;
@@ -137,4 +142,196 @@ async fn a_scheduled_shutdown_is_seen_until_it_is_cancelled() {
     let words = session.words().await;
     assert!(words.is_empty(), "nothing was announced: {words:?}");
     session.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_are_limited_and_delay_a_shutdown_or_a_suspend_alone() {
+    // ([LD6])
+    let machine = Machine::with("[Login]\nInhibitorsMax=1\n").await;
+    let (first, second) = (machine.sink(), machine.sink());
+    assert_eq!(first.take_lock().await, ActionResult::Locked);
+    let ActionResult::Done(Err(failure)) = second.take_lock().await else {
+        panic!("the second must fail")
+    };
+    assert_eq!(failure.kind, FailureKind::TooManyRequests, "{failure}");
+    first.release_lock().await;
+    machine.until_locks("none is left", <[_]>::is_empty).await;
+    for what in ["idle", "handle-power-key"] {
+        let refused = machine.inhibit(what).await.expect_err("only two can be delayed");
+        assert!(refused.contains("InvalidArgs"), "{what}: {refused}");
+    }
+    for what in ["sleep", "shutdown"] {
+        drop(machine.inhibit(what).await.expect("this can be delayed"));
+        machine.until_locks("none is left", <[_]>::is_empty).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_with_a_copy_of_the_lock_delays_the_shutdown() {
+    // ([LD13])
+    let machine = Machine::start(LONG).await;
+    let lock = machine.inhibit("shutdown").await.expect("the lock is given");
+    let mut child = tokio::process::Command::new("sleep")
+        .arg(LONG.to_string())
+        .stdin(lock)
+        .kill_on_drop(true)
+        .spawn()
+        .expect("sleep must be installed");
+    machine.call("PowerOff", &(false,)).await;
+    assert_eq!((machine.inhibitors().await.len(), machine.actions()), (1, String::new()));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!((machine.inhibitors().await.len(), machine.actions()), (1, String::new()));
+    child.kill().await.expect("it must be ours");
+    machine.until_action().await;
+}
+
+/// The kubelet's graceful shutdown of half a minute.
+fn graceful() -> Value {
+    json!({"shutdownGracePeriodByPodPriority": [
+        {"priority": 0, "shutdownGracePeriodSeconds": 20},
+        {"priority": 2_000_000_000, "shutdownGracePeriodSeconds": 10}]})
+}
+
+/// A systemd that has logind read its files again.
+async fn systemd(machine: &Machine) -> Systemd1 {
+    let orders = machine.orders();
+    Systemd1::start(machine.address(), State::default(), move || orders.send("hup")).await
+}
+
+async fn granted(machine: &Machine) -> Option<Duration> {
+    let mut session = Session::start(machine.address(), 64);
+    let granted = session.state("a state", |_| true).await.delay;
+    session.end().await;
+    granted
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kubelet_demands_periods_that_fit() {
+    // ([SD1], [EV21])
+    let by_priority = json!([{"priority": 0, "shutdownGracePeriodSeconds": 10}]);
+    let (total, critical) = ("shutdownGracePeriod", "shutdownGracePeriodCriticalPods");
+    let table = [
+        (json!({total: "30s", critical: "40s"}), "{40s} must be <= shutdownGracePeriod {30s}"),
+        (json!({total: "500ms"}), "{500ms} must be either zero or otherwise >= 1 sec"),
+        (json!({total: "30s", critical: "1ms"}), "{1ms} must be either zero or otherwise >= 1 sec"),
+        (
+            json!({total: "30s", "shutdownGracePeriodByPodPriority": by_priority}),
+            "Cannot specify both shutdownGracePeriodByPodPriority and shutdownGracePeriod",
+        ),
+    ];
+    for (fields, words) in table {
+        let refusal = kubelet::refusal(&fields).await;
+        assert!(refusal.contains(words), "{fields}: {refusal}");
+        // It shows the configuration with its defaults.
+        let defaults = [
+            "imagefs.available: 15%",
+            "imagefs.inodesFree: 5%",
+            "memory.available: 100Mi",
+            "nodefs.available: 10%",
+            "nodefs.inodesFree: 5%",
+            "localStorageCapacityIsolation: true",
+        ];
+        let missing = defaults.iter().find(|default| !refusal.contains(**default));
+        assert_eq!((missing, refusal.contains("pid.available")), (None, false), "{refusal}");
+    }
+    let own = json!({total: "1ms", "evictionHard": {"pid.available": "5%"}});
+    let refusal = kubelet::refusal(&own).await;
+    let is_whole = refusal.contains("pid.available: 5%") && !refusal.contains("memory.available:");
+    assert!(is_whole, "a given map replaces all of the default: {refusal}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kubelet_s_lock_and_what_takes_it() {
+    // ([SD3], [SD4], [SD24], [SD25], [W9])
+    let machine = Machine::start(5).await;
+    let systemd = systemd(&machine).await;
+    let kubelet = Kubelet::start(machine.dir(), machine.address(), &graceful());
+    let locks = machine.until_locks("the kubelet's lock", |locks| !locks.is_empty()).await;
+    let [lock] = locks.as_slice() else { panic!("one lock must be held: {locks:?}") };
+    let is = (lock.who.as_str(), lock.what.as_str(), lock.mode.as_str(), lock.uid, lock.pid);
+    assert_eq!(is, ("kubelet", "shutdown", "delay", 0, kubelet.pid()), "{}", kubelet.log());
+    // The sum of its periods, by a file of its own.
+    assert!(machine.conf("99-kubelet.conf").contains("InhibitDelayMaxSec=30"));
+    assert_eq!(granted(&machine).await, Some(Duration::from_secs(30)));
+    let hup = ("systemd-logind.service".to_owned(), "all".to_owned(), 1);
+    assert_eq!(systemd.state().signals, [hup]);
+    // It releases the lock at once, because it has no pods; the signal is not logind's.
+    let begun = Instant::now();
+    machine.forge(true).await;
+    machine.until_locks("the lock goes", <[_]>::is_empty).await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!(machine.actions(), "");
+    kubelet.says("Shutdown manager completed processing shutdown event", 1).await;
+    kubelet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_cancelled_shutdown_the_kubelet_may_have_no_lock_and_acts_all_the_same() {
+    // It closes the number of its old descriptor again, which the new lock may have. ([SD27])
+    let machine = Machine::start(60).await;
+    let kubelet = Kubelet::start(machine.dir(), machine.address(), &graceful());
+    machine.until_locks("the kubelet's lock", |locks| locks.len() == 1).await;
+    let mut shutdowns = 0;
+    loop {
+        shutdowns += 1;
+        machine.forge(true).await;
+        kubelet.says("Shutdown manager completed processing shutdown event", shutdowns).await;
+        machine.forge(false).await;
+        kubelet.says("event=\"cancelled\"", shutdowns).await;
+        sleep(Duration::from_millis(500)).await;
+        if machine.inhibitors().await.is_empty() {
+            break;
+        }
+        // Another file had the number.
+        assert!(shutdowns < 10, "{}", kubelet.log());
+    }
+    println!("without a lock after {shutdowns} cancelled shutdowns");
+    machine.forge(true).await;
+    kubelet.says("Shutdown manager completed processing shutdown event", shutdowns + 1).await;
+    kubelet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kubelet_takes_a_new_lock_before_the_old_one_goes() {
+    // ([SD7])
+    let machine = Machine::start(60).await;
+    let kubelet = Kubelet::start(machine.dir(), machine.address(), &graceful());
+    machine.until_locks("the kubelet's lock", |locks| locks.len() == 1).await;
+    let mut most = 0;
+    let end = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end {
+        machine.forge(false).await;
+        let held = machine.inhibitors().await.len();
+        assert!(held > 0, "there must be a lock at all times");
+        most = most.max(held);
+    }
+    println!("{most} locks at most");
+    machine.until_locks("one is left", |locks| locks.len() == 1).await;
+    kubelet.stop().await;
+    machine.until_locks("it goes with its process", <[_]>::is_empty).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_is_granted_too_little_gives_up_for_good() {
+    // ([SD4], [SD5], [SD6], [SD23])
+    let machine = Machine::start(5).await;
+    let systemd = systemd(&machine).await;
+    machine.write_conf("unattended-upgrades-logind-maxdelay.conf", 25);
+    let begun = Instant::now();
+    let kubelet = Kubelet::start(machine.dir(), machine.address(), &graceful());
+    kubelet.says("timed out after 5 attempts", 1).await;
+    println!("gave up {:?} after its start", begun.elapsed());
+    assert!(machine.conf("99-kubelet.conf").contains("InhibitDelayMaxSec=30"));
+    assert_eq!(granted(&machine).await, Some(Duration::from_secs(25)));
+    // Enough is granted now, and the kubelet does not try again.
+    machine.write_conf("unattended-upgrades-logind-maxdelay.conf", 60);
+    machine.orders().send("hup");
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        assert!(machine.inhibitors().await.is_empty(), "{}", kubelet.log());
+        sleep(POLL).await;
+    }
+    assert_eq!(granted(&machine).await, Some(Duration::from_mins(1)));
+    assert_eq!(systemd.state().signals.len(), 1);
+    kubelet.stop().await;
 }

@@ -127,6 +127,8 @@ async fn prepare(
         let needs_scheduler = suites.iter().any(Suite::needs_scheduler);
         go_programs.extend(needs_scheduler.then_some(GoProgram::Scheduler));
     }
+    let needs_kubelet = !needs_node && suites.iter().any(Suite::needs_logind);
+    go_programs.extend(needs_kubelet.then_some(GoProgram::Kubelet));
     let go = async {
         if !go_programs.is_empty() {
             binary::ensure(&labs, version, &go_programs).await?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use doubles::cri::{Call, CriDouble, Script};
+use doubles::cri::{Call, CriDouble, Fault, Script};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use lab::agent::{Kubelet, Setup, Site};
 use lab::eventually;
@@ -109,13 +109,20 @@ async fn a_pod_that_never_began_becomes_failed_once_its_kubelet_is_dead() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sandbox_in_which_nothing_runs_is_stopped_before_its_pod_becomes_failed() {
-    // A hanging start, and one that exited, under a dead kubelet. ([PT7], [PT11])
+    // A hanging start, and one that exited, under a dead kubelet. Another has a volume that a
+    // terminal phase would free. ([PT7], [PT11])
     let (site, cri) = site(Kubelet::Dead, &[]).await;
     let pulling = pod(&site, "pulling", STARTING, &json!({})).await;
     let exited = pod(&site, "exited", RUNNING, &json!({})).await;
+    let claim = json!({"name": "data", "persistentVolumeClaim": {"claimName": "data"}});
+    let volume = json!({"spec": {"volumes": [claim]}});
+    let keeps = pod(&site, "keeps", RUNNING, &volume).await;
     cri.pod(&pulling).start().await;
-    cri.pod(&exited).container("main", Script::Exits(1)).start().await;
-    abandon(&site, &["pulling", "exited"]).await;
+    for uid in [&exited, &keeps] {
+        cri.pod(uid).container("main", Script::Exits(1)).start().await;
+    }
+    abandon(&site, &["pulling", "exited", "keeps"]).await;
+    site.event_of("keeps", "PodStuckTerminating").await;
     for (name, uid, words) in [
         ("pulling", pulling, "it has a sandbox and never had a container"),
         ("exited", exited, "all its containers have exited"),
@@ -126,18 +133,23 @@ async fn a_sandbox_in_which_nothing_runs_is_stopped_before_its_pod_becomes_faile
         let message = site.event_of(name, "PodFailedByAgent").await.message.unwrap_or_default();
         assert!(message.contains(words), "{message}");
     }
+    assert_eq!(phase(&site.pod("keeps").await), "Running");
     site.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_is_not_failed_while_a_container_of_it_runs() {
-    // A container runs; or only the kubelet may report the end. ([PT12], [AP4])
+    // A container runs; or only the kubelet may report the end; or the runtime does not answer.
+    // ([PT12], [AP4], [PT10])
     let (site, cri) = site(Kubelet::Dead, &[]).await;
     let runs = pod(&site, "runs", RUNNING, &json!({})).await;
     let succeeded = pod(&site, "succeeded", RUNNING, &json!({})).await;
     cri.pod(&runs).container("main", Script::Obedient).start().await;
     cri.pod(&succeeded).container("main", Script::Exits(0)).start().await;
-    abandon(&site, &["runs", "succeeded"]).await;
+    let unseen = pod(&site, "unseen", RUNNING, &json!({})).await;
+    cri.fault(Call::ListPodSandbox, &unseen, Fault::Refuse(tonic::Code::Unavailable));
+    abandon(&site, &["runs", "succeeded", "unseen"]).await;
+    site.event_of("unseen", "PodStuckTerminating").await;
     for (name, words) in [("runs", "has not exited"), ("succeeded", "exited with 0")] {
         let message = site.event_of(name, "PodStuckTerminating").await.message.unwrap_or_default();
         assert!(message.contains(words), "{message}");
@@ -147,7 +159,9 @@ async fn a_pod_is_not_failed_while_a_container_of_it_runs() {
     // The agent checks it repeatedly, so it finds the end as soon as it comes.
     cri.kill(&runs, "main");
     is_failed_for_its_deleter(&site.until_phase("runs", "Failed").await);
-    assert_eq!(phase(&site.pod("succeeded").await), "Running");
+    for name in ["succeeded", "unseen"] {
+        assert_eq!(phase(&site.pod(name).await), "Running");
+    }
     site.stop().await;
 }
 

@@ -41,6 +41,24 @@ async fn work_that_was_done_before_the_deadline_completes_the_job() {
         assert!(bed.conditions(name).await[1].starts_with(&format!("Complete=True {reason}: ")));
     }
     assert_eq!(bed.finished("late", SOON).await.conditions, ["FailureTarget", "Failed"]);
+    // No batch delays the first sync. ([H1])
+    let job = bed.job("in-time").await;
+    let created = job.metadata.creation_timestamp.expect("a Job was created").0;
+    let started = job.status.and_then(|status| status.start_time).expect("it has started").0;
+    assert!(started.duration_since(created).as_secs() < 9, "{created} {started}");
+    bed.stop().await;
+}
+
+/// A change of the spec is not one that waits. ([H2])
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_job_is_synced_at_once() {
+    let bed = bed(&["--sync-job-batch-period=30s"]).await;
+    bed.create(job("grows").spec("parallelism", 1).spec("completions", 2).script("hang")).await;
+    bed.pods_reach("grows", <[Pod]>::len, |count| *count == 1).await;
+    let begun = std::time::Instant::now();
+    bed.change("grows", json!({"parallelism": 2})).await;
+    bed.pods_reach("grows", <[Pod]>::len, |count| *count == 2).await;
+    assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
     bed.stop().await;
 }
 

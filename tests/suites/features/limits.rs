@@ -24,6 +24,12 @@ async fn one_failure_more_than_the_backoff_limit_fails_the_job() {
         [format!("FailureTarget=True {words}"), format!("Failed=True {words}")]
     );
     bed.events_say("over", words).await;
+    // A change of a Job that is finished changes nothing. ([H2], [S4])
+    let before = (bed.state("over").await, bed.pods("over").await.len());
+    bed.change("over", serde_json::json!({"parallelism": 3})).await;
+    bed.create(job("later")).await;
+    bed.finished("later", SOON).await;
+    assert_eq!((bed.state("over").await, bed.pods("over").await.len()), before);
     bed.stop().await;
 }
 

@@ -33,6 +33,31 @@ fn tie(pod: &Pod) -> (Option<&str>, bool) {
     (owner.map(|owner| owner.uid.as_str()), has_finalizer(pod))
 }
 
+/// A pod that is taken from the Job by hand is replaced, and pods that come to match are claimed.
+/// ([H7], [H9], [H10])
+async fn others_notify_the_job(bed: &Bed, uid: &str) {
+    let pods = bed.api::<Pod>();
+    let taken = bed.pods_with("app=adopter").await.remove(0).metadata.name.expect("a name");
+    let nobodys = json!({"labels": {"app": "other"}, "ownerReferences": null});
+    let patch = Patch::Merge(json!({"metadata": nobodys}));
+    pods.patch(&taken, &PatchParams::default(), &patch).await.expect("the pod is taken");
+    let successors = async || bed.pods_with("app=adopter").await.len();
+    eventually("another pod in its place", SOON, successors, |count| *count == 1).await;
+    // One that comes to match is one too many: it is claimed, and it or another goes.
+    let label = Patch::Merge(json!({"metadata": {"labels": {"app": "adopter"}}}));
+    pods.patch("found", &PatchParams::default(), &label).await.expect("the label is changed");
+    create_pod(bed, "late", "adopter").await;
+    for name in ["found", "late"] {
+        let claimed = async || {
+            let pod = pods.get_opt(name).await.expect("an answer");
+            pod.is_none_or(|pod| {
+                tie(&pod).0 == Some(uid) || pod.metadata.deletion_timestamp.is_some()
+            })
+        };
+        eventually(&format!("{name} is claimed"), SOON, claimed, |claimed| *claimed).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_manual_selector_needs_no_labels_of_the_api_server() {
     let bed = bed(&[]).await;
@@ -70,5 +95,6 @@ async fn a_pod_that_matches_is_adopted_and_one_that_stops_matching_released() {
     let released = found().await;
     assert!(released.metadata.deletion_timestamp.is_none(), "a released pod lives on");
     assert_eq!(bed.state("adopter").await.failed, 0);
+    others_notify_the_job(&bed, uid.expect("a UID")).await;
     bed.stop().await;
 }

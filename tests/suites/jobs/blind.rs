@@ -50,6 +50,27 @@ impl Stage {
         eventually(&what, within, state, holds).await;
     }
 
+    /// The pods that it has made are not in its cache, so a Job that changes has to wait. ([S1],
+    /// [Z1], [Z2], [M10])
+    async fn makes_no_pod_blindly(&self) {
+        let two = job("two").spec("parallelism", 2).spec("completions", 9);
+        self.jobs.create(&PostParams::default(), &two.build()).await.expect("the Job");
+        let selector = ListParams::default().labels("job-name=two");
+        let made = async || self.pods.list(&selector).await.expect("the pods").items.len();
+        eventually("two pods", SOON, made, |made| *made == 2).await;
+        let patch = Patch::Merge(json!({"spec": {"parallelism": 3}}));
+        self.jobs.patch("two", &PatchParams::default(), &patch).await.expect("it is changed");
+        let skipped = async || self.asked("/metrics").await;
+        let series = r#"stale_sync_skips_total{group="",resource="pods"} "#;
+        let counts = |page: &String| {
+            let value = page.lines().find_map(|line| line.split_once(series)).map(|it| it.1);
+            value.is_some_and(|value| value.trim() != "0")
+        };
+        eventually("a sync is skipped", SOON, skipped, counts).await;
+        tokio::time::sleep(CHECKED_WITHIN).await;
+        assert_eq!(made().await, 2);
+    }
+
     /// What the controller's server answers.
     async fn asked(&self, path: &str) -> String {
         let log = std::fs::read_to_string(self.controller.log()).expect("the log");
@@ -82,7 +103,9 @@ async fn a_connection_that_shows_nothing_is_replaced() {
     let ended = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
     let params = PatchParams::default();
     stage.pods.patch_status(&name, &params, &ended).await.expect("the status");
+    stage.makes_no_pod_blindly().await;
     stage.reaches("one", REPLACED_WITHIN, |state| state.succeeded == 1).await;
+    stage.reaches("two", SOON, |state| state.active == 3).await;
     stage.stop().await;
 }
 

@@ -218,6 +218,36 @@ async fn of_a_pods_status_only_condition_and_failure_are_the_agents() {
     world.finish().await;
 }
 
+/// Whoever writes, and by whichever right. ([API6])
+#[tokio::test]
+async fn a_write_that_was_decided_on_another_pod_or_version_fails() {
+    let world = World::start(Token::OfPod).await;
+    let pod = world.running("pod").await;
+    let marked = mark(&pod).send(&world.agent).await;
+    assert!(marked.is_success(), "{marked:?}");
+    let marked = marked.object();
+    let mut another = patches::failed(&view(&marked), Timestamp::now());
+    another["metadata"]["uid"] = "0b7c3f5e-1f52-4a39-9a3e-6f1f5b1d0c7a".into();
+    let another = Call::patch(format!("{}/status", pod_path(&pod)), another);
+    let options = json!({"preconditions": {"resourceVersion": pod["metadata"]["resourceVersion"]}});
+    let calls = [
+        ("a version that is over", failed(&pod), 409),
+        ("another pod of the name", another, 422),
+        ("a deletion of a version that is over", Call::delete(pod_path(&pod), options), 409),
+    ];
+    for client in [&world.agent, &world.admin] {
+        for (what, call, code) in &calls {
+            let answer = call.clone().send(client).await;
+            println!("| everybody | {what} | {} |", words(&answer));
+            assert_eq!(answer.code, *code, "{what}: {answer:?}");
+        }
+    }
+    let now = world.done(Call::get(pod_path(&pod))).await;
+    assert_eq!(now["status"]["phase"], "Running");
+    assert!(now["metadata"]["deletionTimestamp"].is_null());
+    world.finish().await;
+}
+
 #[tokio::test]
 async fn what_else_a_status_patch_reaches_stays() {
     let world = World::start(Token::OfPod).await;

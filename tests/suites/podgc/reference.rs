@@ -4,7 +4,7 @@
 //! The comparison leaves out intended differences: timing; readiness; our own condition; and
 //! DisruptionTarget where a node is out of service, which is switched off here.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
@@ -27,7 +27,8 @@ struct Side {
 
 impl Side {
     async fn of_reference(flags: &[&str]) -> Self {
-        let controllers = format!("pod-garbage-collector-controller,{QUIET_CONTROLLERS}");
+        let acting = "pod-garbage-collector-controller,disruption-controller";
+        let controllers = format!("{acting},{QUIET_CONTROLLERS}");
         let options = Options::unique("podgc-kcm").controller_manager(&controllers);
         let options = flags.iter().fold(options, |it, flag| it.controller_manager_flag(flag));
         let control_plane = ControlPlane::start(options).await.expect("a control plane");
@@ -67,9 +68,25 @@ const ENDING: [&str; 9] = [
     "unscheduled-deleted",
     "out-deleted",
 ];
-const STAYING: [&str; 5] = ["plain", "deleted", "unreachable-deleted", "out", "out-ready-deleted"];
+const STAYING: [&str; 8] = [
+    "plain",
+    "deleted",
+    "unreachable-deleted",
+    "out",
+    "out-ready-deleted",
+    "stale-old",
+    "stale-timeless",
+    "stale-not-yet",
+];
+/// Those that lose their DisruptionTarget: it is older than two minutes, or has no time. ([ST2])
+const RESET: [&str; 2] = ["stale-old", "stale-timeless"];
 
-async fn act(stage: &Stage) {
+fn is_reset(pod: &Pod) -> bool {
+    words(pod).contains("DisruptionTarget=False")
+}
+
+/// Acts on the pods; returns when it deleted the node.
+async fn act(stage: &Stage) -> Instant {
     let (gone, plain) = (stage.node("gone").await, stage.node("plain").await);
     let (out, out_ready) = (stage.node("out").await, stage.node("out-ready").await);
     let unreachable = stage.node("unreachable").await;
@@ -99,6 +116,16 @@ async fn act(stage: &Stage) {
     let tainted = json!([{"type": "DisruptionTarget", "status": "True",
         "reason": "DeletionByTaintManager", "message": "x", "lastTransitionTime": now()}]);
     stage.status("orphan-tainted", json!({"conditions": tainted})).await;
+    let at = |minutes: i64| {
+        let at = jiff::Timestamp::now() + jiff::SignedDuration::from_mins(minutes);
+        json!(at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+    };
+    let stale = [("stale-old", at(-5)), ("stale-timeless", json!(null)), ("stale-not-yet", at(5))];
+    for (name, at) in stale {
+        let condition = json!({"type": "DisruptionTarget", "status": "True", "message": "x",
+            "reason": "PreemptionByScheduler", "lastTransitionTime": at});
+        stage.status(name, json!({"conditions": [condition]})).await;
+    }
     stage.status("orphan-succeeded", json!({"phase": "Succeeded"})).await;
     stage.status("orphan-failed", json!({"phase": "Failed", "reason": "Own"})).await;
     for name in ENDING.iter().chain(&STAYING).filter(|name| name.ends_with("deleted")) {
@@ -109,6 +136,7 @@ async fn act(stage: &Stage) {
     stage.out_of_service(&out).await;
     stage.out_of_service(&out_ready).await;
     stage.delete_node(&gone).await;
+    Instant::now()
 }
 
 /// Its state without the intended differences.
@@ -122,12 +150,14 @@ fn comparable(pod: &Pod) -> String {
     format!("{} {message} {:?}", kept.collect::<Vec<_>>().join(" "), status.reason)
 }
 
-async fn outcome(stage: &Stage) -> Vec<(String, String)> {
-    act(stage).await;
+/// The pods, and how long after the deletion of their node the last orphan ended.
+async fn outcome(stage: &Stage) -> (Vec<(String, String)>, Duration) {
+    let deleted = act(stage).await;
     let list = async || stage.pods.list(&ListParams::default()).await.expect("the pods").items;
     let ended = |pods: &Vec<Pod>| {
         let is_over = |pod: &&Pod| pod.metadata.deletion_grace_period_seconds == Some(0);
-        pods.iter().filter(is_over).count() >= ENDING.len()
+        let reset = pods.iter().filter(|pod| is_reset(pod)).count();
+        pods.iter().filter(is_over).count() >= ENDING.len() && reset >= RESET.len()
     };
     let pods = eventually("the pods that end", WITHIN, list, ended).await;
     let mut all: Vec<(String, String)> = pods
@@ -135,7 +165,7 @@ async fn outcome(stage: &Stage) -> Vec<(String, String)> {
         .map(|pod| (pod.metadata.name.clone().unwrap_or_default(), comparable(pod)))
         .collect();
     all.sort();
-    all
+    (all, deleted.elapsed())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -143,14 +173,20 @@ async fn both_end_the_same_pods_in_the_same_way() {
     let ours = Side::of_ours(&[
         "--out-of-service-disruption-target=false",
         "--pod-gc-quarantine=1s",
-        "--stale-disruption-reset=off",
+        "--stale-disruption-reset=all",
     ]);
     let (ours, reference) = tokio::join!(ours, Side::of_reference(&[]));
-    let (by_us, by_reference) = tokio::join!(outcome(&ours.stage), outcome(&reference.stage));
+    let ((by_us, _), (by_reference, after)) =
+        tokio::join!(outcome(&ours.stage), outcome(&reference.stage));
     ours.stop().await;
     reference.stop().await;
     assert_eq!(by_us.len(), ENDING.len() + STAYING.len());
     assert_eq!(by_us, by_reference);
+    for (name, shown) in by_us.iter().filter(|(name, _)| name.starts_with("stale")) {
+        assert_eq!(shown.contains("=False"), RESET.contains(&name.as_str()), "{name}: {shown}");
+    }
+    // Two passes, 20 s apart, and a quarantine of 40 s. ([GC9])
+    assert!((39..100).contains(&after.as_secs()), "upstream failed orphans after {after:?}");
 }
 
 /// Creates finished pods, each a second younger than the one before; returns the remaining ones.

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use lab::eventually;
 
-use super::stage::{SOON, Stage, now};
+use super::stage::{SOON, Stage, now, pod, running};
 
 const MARKED: &str = "Running ContainersReady=True/ DisruptionTarget=True/TerminationByKubelet \
     Ready=True/";
@@ -55,6 +55,29 @@ async fn conditions_that_turned_out_to_be_wrong_are_reset() {
         let target = stage.condition(name, "DisruptionTarget").await;
         assert!(target.starts_with("True"), "{name}: {target}");
     }
+    stage.stop().await;
+}
+
+/// Long before a condition is too old. ([ST10])
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_condition_of_an_earlier_boot_goes_once_the_pod_runs_again() {
+    let stage = Stage::start(&[]).await;
+    let node = stage.node("n").await;
+    let at = |seconds: i64| {
+        let at = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(seconds);
+        at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    };
+    let marked = json!({"type": "DisruptionTarget", "status": "True", "message": "x",
+        "reason": "TerminationByKubelet", "lastTransitionTime": at(30)});
+    for (name, began) in [("again", 10), ("still", 60)] {
+        stage.create(pod(name, Some(&node))).await;
+        stage.status(name, running(&at(began))).await;
+        stage.status(name, json!({"conditions": [marked]})).await;
+    }
+    stage.announce(&node, "idle").await;
+    stage.node_status(&node, "True", "", "boot-2").await;
+    stage.shows("again", |seen| seen == RESET).await;
+    assert_eq!(stage.shown("still").await, MARKED);
     stage.stop().await;
 }
 

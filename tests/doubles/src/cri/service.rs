@@ -167,6 +167,7 @@ impl World {
     async fn version(&self) -> Result<wire::VersionResponse, Status> {
         self.meet(Call::Version, "", None).await?;
         Ok(wire::VersionResponse {
+            version: "0.1.0".into(),
             runtime_name: "double".into(),
             runtime_version: "v0.0.0".into(),
             runtime_api_version: "v1".into(),

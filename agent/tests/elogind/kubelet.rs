@@ -1,0 +1,148 @@
+//! Runs upstream's kubelet on a logind, with a double of its container runtime and without an API:
+//! what it demands of its configuration, and what it does with logind. It runs in namespaces of its
+//! own, and sees the machine's files, but writes none.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use doubles::bus::WITHOUT_DESCRIPTORS;
+use doubles::cri::CriDouble;
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep};
+
+use crate::machine::{POLL, write};
+use crate::standing::WITHIN;
+
+/// Puts the directories that a kubelet writes to, and the settings of the kernel, on files of its
+/// own; then becomes the kubelet. Arguments: the directory, the kubelet, its arguments.
+const SCRIPT: &str = r#"
+set -eu
+dir=$1
+shift
+mount --make-rprivate /
+for path in /var/lib /etc/systemd; do mount -t tmpfs none $path; done
+mkdir -p /etc/systemd/logind.conf.d
+mount --bind "$dir/etc/systemd/logind.conf.d" /etc/systemd/logind.conf.d
+setting() {
+    [ -e "/proc/sys/$1" ] || return 0
+    echo "$2" >"$dir/setting-$(basename "$1")"
+    mount --bind "$dir/setting-$(basename "$1")" "/proc/sys/$1"
+}
+setting vm/overcommit_memory 1
+setting vm/panic_on_oom 0
+setting kernel/panic 10
+setting kernel/panic_on_oops 1
+setting kernel/keys/root_maxkeys 1000000
+setting kernel/keys/root_maxbytes 25000000
+exec "$@"
+"#;
+
+/// A kubelet that runs.
+#[derive(Debug)]
+pub(crate) struct Kubelet {
+    child: Child,
+    log: PathBuf,
+    _runtime: CriDouble,
+}
+
+impl Kubelet {
+    /// Starts it on a bus, with these fields of its configuration.
+    pub(crate) fn start(dir: &Path, bus: &str, fields: &Value) -> Self {
+        let runtime = CriDouble::start_at(&dir.join("kubelet/runtime.sock"));
+        let log = dir.join("kubelet/log");
+        let stderr = fs::File::create(&log).expect("must be creatable");
+        let child = Command::new("bash")
+            .args(["-c", WITHOUT_DESCRIPTORS, "bash", "unshare", "--mount", "--net"])
+            .args(["bash", "-c", SCRIPT, "bash"])
+            .arg(dir)
+            .arg(program())
+            .args(arguments(dir, fields))
+            .env("DBUS_SYSTEM_BUS_ADDRESS", bus)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .kill_on_drop(true)
+            .spawn();
+        let child = child.expect("bash must be installed");
+        Self { child, log, _runtime: runtime }
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id().expect("it must run")
+    }
+
+    /// Waits until its log says this so many times.
+    pub(crate) async fn says(&self, words: &str, times: usize) {
+        let end = Instant::now() + WITHIN;
+        while self.log().matches(words).count() < times {
+            assert!(Instant::now() < end, "no {words:?} in {}", self.log());
+            sleep(POLL).await;
+        }
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Ends it.
+    pub(crate) async fn stop(mut self) {
+        self.child.kill().await.expect("it must be ours");
+    }
+}
+
+/// What a kubelet says before it ends because of its configuration.
+pub(crate) async fn refusal(fields: &Value) -> String {
+    let dir = tempfile::tempdir().expect("must be creatable");
+    let output = Command::new(program())
+        .args(arguments(dir.path(), fields))
+        .kill_on_drop(true)
+        .output()
+        .await
+        .expect("the kubelet must start");
+    assert!(!output.status.success(), "{fields} must be refused");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The program that `cargo lab` has built.
+fn program() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("must be in target");
+    let bin = target.join("lab/bin");
+    let entries = fs::read_dir(&bin).into_iter().flatten().flatten().map(|entry| entry.path());
+    let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut found: Vec<PathBuf> =
+        entries.filter(|path| name(path).starts_with("kubelet-1.")).collect();
+    found.sort();
+    found.pop().unwrap_or_else(|| {
+        panic!("no kubelet in {}; `cargo lab test elogind` builds it", bin.display())
+    })
+}
+
+/// Its arguments, with a configuration that needs no cgroups, swap or server.
+fn arguments(dir: &Path, fields: &Value) -> Vec<String> {
+    let mut config = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": format!("unix://{}", dir.join("kubelet/runtime.sock").display()),
+        "cgroupsPerQOS": false, "enforceNodeAllocatable": [], "failCgroupV1": false,
+        "failSwapOn": false, "enableServer": false, "healthzPort": 0, "oomScoreAdj": 0,
+        "makeIPTablesUtilChains": false, "podLogsDir": dir.join("kubelet/pods").display().to_string(),
+        "volumePluginDir": dir.join("kubelet/plugins").display().to_string(),
+        "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+        "authorization": {"mode": "AlwaysAllow"},
+    });
+    for (field, value) in fields.as_object().into_iter().flatten() {
+        config[field] = value.clone();
+    }
+    write(dir, "kubelet/config.json", &config.to_string());
+    let path = |name: &str| dir.join("kubelet").join(name).display().to_string();
+    vec![
+        "kubelet".to_owned(),
+        format!("--config={}", path("config.json")),
+        format!("--root-dir={}", path("root")),
+        format!("--cert-dir={}", path("pki")),
+        "--hostname-override=test".to_owned(),
+        "--v=1".to_owned(),
+    ]
+}
