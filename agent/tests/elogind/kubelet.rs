@@ -10,10 +10,12 @@ use doubles::bus::WITHOUT_DESCRIPTORS;
 use doubles::cri::CriDouble;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Duration, Instant, sleep};
 
 use crate::machine::{POLL, write};
-use crate::standing::WITHIN;
+
+/// It begins a pass over what its node is short of every 10 s.
+const SAYS_WITHIN: Duration = Duration::from_mins(1);
 
 /// Puts the directories that a kubelet writes to, and the settings of the kernel, on files of its
 /// own; then becomes the kubelet. Arguments: the directory, the kubelet, its arguments.
@@ -50,7 +52,15 @@ pub(crate) struct Kubelet {
 impl Kubelet {
     /// Starts it on a bus, with these fields of its configuration.
     pub(crate) fn start(dir: &Path, bus: &str, fields: &Value) -> Self {
+        Self::with_images(dir, bus, fields, Some(&dir.display().to_string()))
+    }
+
+    /// Starts it where the images lie in this directory, if the runtime says where.
+    pub(crate) fn with_images(dir: &Path, bus: &str, fields: &Value, images: Option<&str>) -> Self {
         let runtime = CriDouble::start_at(&dir.join("kubelet/runtime.sock"));
+        let images: Vec<&str> = images.into_iter().collect();
+        runtime.set_images(&images);
+        fs::create_dir_all(dir.join("etc/systemd/logind.conf.d")).expect("must be creatable");
         let log = dir.join("kubelet/log");
         let stderr = fs::File::create(&log).expect("must be creatable");
         let child = Command::new("bash")
@@ -76,7 +86,7 @@ impl Kubelet {
 
     /// Waits until its log says this so many times.
     pub(crate) async fn says(&self, words: &str, times: usize) {
-        let end = Instant::now() + WITHIN;
+        let end = Instant::now() + SAYS_WITHIN;
         while self.log().matches(words).count() < times {
             assert!(Instant::now() < end, "no {words:?} in {}", self.log());
             sleep(POLL).await;
@@ -143,6 +153,6 @@ fn arguments(dir: &Path, fields: &Value) -> Vec<String> {
         format!("--root-dir={}", path("root")),
         format!("--cert-dir={}", path("pki")),
         "--hostname-override=test".to_owned(),
-        "--v=1".to_owned(),
+        "--v=3".to_owned(),
     ]
 }

@@ -335,3 +335,120 @@ async fn a_kubelet_that_is_granted_too_little_gives_up_for_good() {
     assert_eq!(systemd.state().signals.len(), 1);
     kubelet.stop().await;
 }
+
+/// What the log of a kubelet says of an eviction signal: the resource, what is available, and the
+/// capacity.
+fn observed(log: &str, signal: &str) -> (String, u64, u64) {
+    let said = format!("log=\"observations\" signal=\"{signal}\"");
+    let line = log.lines().rfind(|line| line.contains(&said));
+    let line = line.unwrap_or_else(|| panic!("no {said} in {log}"));
+    let field = |name: &str| {
+        let (_, after) = line.split_once(&format!(" {name}=\"")).expect("the field");
+        after.split('"').next().unwrap_or_default().to_owned()
+    };
+    let amount = |name: &str| {
+        let text = field(name);
+        let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+        let unit = match &text[digits.len()..] {
+            "" => 1,
+            "k" => 1_000,
+            "Ki" => 1 << 10,
+            "Mi" => 1 << 20,
+            "Gi" => 1 << 30,
+            other => panic!("{other} in {line}"),
+        };
+        digits.parse::<u64>().expect("a number") * unit
+    };
+    (field("resourceName"), amount("available"), amount("capacity"))
+}
+
+/// The quantity of a threshold that is crossed.
+fn crossed(log: &str, signal: &str) -> String {
+    let said = format!(" signal=\"{signal}\"");
+    let observed = log.lines().filter(|line| line.contains("threshold observed resource"));
+    let line = observed.into_iter().find(|line| line.contains(&said));
+    let line = line.unwrap_or_else(|| panic!("no threshold{said} in {log}"));
+    let (_, after) = line.split_once(" quantity=\"").expect("the quantity");
+    after.split('"').next().unwrap_or_default().to_owned()
+}
+
+fn number_in(path: &str) -> u64 {
+    let text = std::fs::read_to_string(path).expect("must be readable");
+    text.trim().parse().expect("must be a number")
+}
+
+fn capacity_of(directory: &std::path::Path) -> u64 {
+    let found = nix::sys::statvfs::statvfs(directory).expect("must be there");
+    found.blocks() * found.fragment_size()
+}
+
+/// No logind here: it is off by default.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kubelet_s_view_of_a_node_that_is_short() {
+    // ([EV3], [EV4], [EV5], [EV6], [EV7], [EV19], [EV20], [EV22], [EV30])
+    let dirs = [(); 3].map(|()| tempfile::tempdir().expect("must be creatable"));
+    let all = json!({"memory.available": "99%", "nodefs.available": "99.9%",
+                     "nodefs.inodesFree": "1000T", "imagefs.available": "999Ti",
+                     "pid.available": "99999999"});
+    let disk = json!({"nodefs.available": "99.9%", "memory.available": "100%",
+                      "pid.available": "0%"});
+    let shm = "/dev/shm";
+    let start = |dir: &tempfile::TempDir, thresholds: &Value, images: Option<&str>| {
+        let fields = json!({"evictionHard": thresholds});
+        Kubelet::with_images(dir.path(), "unix:path=/none", &fields, images)
+    };
+    let short_of_all = start(&dirs[0], &all, Some(shm));
+    let own = dirs[1].path().display().to_string();
+    let short_of_disk = start(&dirs[1], &disk, Some(&own));
+    let blind = start(&dirs[2], &all, None);
+    let reclaims = |resource: &str| format!("attempting to reclaim\" resourceName=\"{resource}\"");
+    short_of_all.says(&reclaims("memory"), 2).await;
+    short_of_disk.says("must evict pod(s)", 1).await;
+    blind.says("failed to synchronize", 2).await;
+    assert!(!blind.log().contains("attempting to reclaim"), "without figures it does nothing");
+    // A threshold of containerfs is a copy: of imagefs where that is dedicated, else of nodefs.
+    for (kubelet, of) in [(&short_of_all, "imagefs"), (&short_of_disk, "nodefs")] {
+        let (copy, from) = ("containerfs.available", format!("{of}.available"));
+        assert_eq!(crossed(&kubelet.log(), copy), crossed(&kubelet.log(), &from));
+    }
+
+    let log = short_of_all.log();
+    let resources = ["memory", "ephemeral-storage", "inodes", "pids"];
+    for later in &resources[1..] {
+        assert!(!log.contains(&reclaims(later)), "memory goes first: {later}");
+    }
+    let conditions = log.lines().find(|line| line.contains("node conditions - observed"));
+    let conditions = conditions.expect("the conditions");
+    for condition in ["MemoryPressure", "DiskPressure", "PIDPressure"] {
+        assert!(conditions.contains(condition), "{conditions}");
+    }
+    let signals = ["memory.available", "nodefs.available", "nodefs.inodesFree", "pid.available"];
+    for (signal, resource) in signals.into_iter().zip(resources) {
+        assert_eq!(observed(&log, signal).0, resource, "{signal}");
+    }
+    let (_, available, capacity) = observed(&log, "pid.available");
+    let limits = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"].map(number_in);
+    assert_eq!(capacity, limits[0].min(limits[1]));
+    let load = std::fs::read_to_string("/proc/loadavg").expect("must be readable");
+    let tasks: u64 = load.split(['/', ' ']).nth(4).and_then(|it| it.parse().ok()).expect("tasks");
+    assert!((capacity - available).abs_diff(tasks) < 200, "{capacity} {available} {tasks}");
+    assert_eq!(observed(&log, "nodefs.available").2, capacity_of(dirs[0].path()));
+    assert_eq!(observed(&log, "imagefs.available").2, capacity_of(shm.as_ref()));
+    assert!(log.contains("DedicatedImageFs=true"));
+
+    let log = short_of_disk.log();
+    assert!(log.contains("DedicatedImageFs=false"));
+    let conditions = log.lines().find(|line| line.contains("node conditions - observed"));
+    let conditions = conditions.expect("the conditions");
+    assert!(conditions.contains("DiskPressure"), "{conditions}");
+    for none in ["MemoryPressure", "PIDPressure"] {
+        assert!(!conditions.contains(none), "0 % and 100 % are no thresholds: {conditions}");
+    }
+    let begins = reclaims("ephemeral-storage");
+    let order = [begins.as_str(), "reduce resource pressure", "must evict pod(s)"];
+    let places = order.map(|words| log.find(words));
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?}");
+    short_of_all.stop().await;
+    short_of_disk.stop().await;
+    blind.stop().await;
+}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use epilogue_agent::cri::stats::{
     FilesystemIdentifier, FilesystemUsage, ImageFsInfoRequest, ImageFsInfoResponse,
-    ListContainerStatsRequest, ListContainerStatsResponse,
+    ListContainerStatsRequest, ListContainerStatsResponse, Number,
 };
 use epilogue_agent::cri::wire::{self, Call as _, Empty};
 use epilogue_runtime::clock::Clock;
@@ -239,7 +239,9 @@ impl World {
         self.meet(Call::ImageFsInfo, "", None).await?;
         let filesystem = |mountpoint: String| FilesystemUsage {
             fs_id: Some(FilesystemIdentifier { mountpoint }),
-            ..FilesystemUsage::default()
+            // A kubelet reads no answer without it.
+            used_bytes: Some(Number { value: 0 }),
+            inodes_used: None,
         };
         let images = self.with(|things| things.images.clone());
         Ok(ImageFsInfoResponse {
