@@ -133,6 +133,8 @@ pub mod disruption_reason {
     pub const DELETION_BY_POD_GC: &str = "DeletionByPodGC";
     /// The kubelet rejected the pod for a reason of its node.
     pub const REJECTED_BY_KUBELET: &str = "RejectedByKubelet";
+    /// The node booted, and its kubelet found the pod's containers dead or gone.
+    pub const LOST_BY_NODE: &str = "LostByNode";
 }
 
 /// Annotations and taints that agent and controller write on nodes, and on pods of nodes that go

@@ -107,6 +107,11 @@ pub struct Args {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     rejected_pods_disruption_target: bool,
+    /// Whether a pod whose containers its node lost, as in a boot, becomes a disruption target
+    /// before it is counted.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
+    lost_pods_disruption_target: bool,
     /// Log format: json, or text for people.
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     log_format: LogFormat,
@@ -179,6 +184,7 @@ impl Args {
                 max_pod_create_delete_per_sync: self.max_pod_create_delete_per_sync,
                 expectations_timeout: backoff(self.expectations_timeout),
                 rejected_disruption_target: self.rejected_pods_disruption_target,
+                lost_disruption_target: self.lost_pods_disruption_target,
                 ..Settings::default()
             },
             batching: match self.sync_job_batch_period {

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use controller_core::job::{
     Answer, Body, LiveJob, PodDraft, Step, WrittenPod, claim_patch, delete_options,
-    fail_pending_patch, mark_rejected_patch, pod_body, remove_finalizer_patch, status_body,
+    fail_pending_patch, mark_fault_patch, pod_body, remove_finalizer_patch, status_body,
     strip_patch, whole_status_body,
 };
 use controller_core::podgc::{self, Call, PodWrite};
@@ -117,9 +117,9 @@ impl Executor {
                 let patch = fail_pending_patch(pod, self.clock.now());
                 self.patch_pod_status(pod, &patch).await.map(Answer::Pod)
             }
-            Step::MarkRejected(pod) => {
-                let patch = mark_rejected_patch(pod, self.clock.now());
-                self.patch_pod_status(pod, &patch).await.map(Answer::Pod)
+            Step::MarkFault(fault) => {
+                let patch = mark_fault_patch(fault, self.clock.now());
+                self.patch_pod_status(&fault.pod, &patch).await.map(Answer::Pod)
             }
             Step::WriteStatus(status) => {
                 self.write_status(job, || status_body(job, status)).await.map(Answer::Job)

@@ -10,6 +10,7 @@ mod failure_policy;
 mod held;
 mod indexed;
 mod limits;
+mod lost;
 mod metrics;
 mod news;
 mod opt_in;

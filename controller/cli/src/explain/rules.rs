@@ -9,13 +9,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use controller_core::job::{
-    Claim, ClaimKind, End, PodDraft, PodOutcomes, PodPlan, PodStage, SkipReason, StatusPlan,
-    SyncInput, counts_as_failure, failure_action, has_valid_index, is_rejected_by_node, plan_pods,
-    plan_status, status_text,
+    Claim, ClaimKind, End, NodeFault, PodDraft, PodOutcomes, PodPlan, PodStage, SkipReason,
+    StatusPlan, SyncInput, counts_as_failure, failure_action, has_valid_index, is_rejected_by_node,
+    plan_pods, plan_status, status_text,
 };
 use controller_core::job_pods::{JobPods, Kind};
 use controller_core::view::{Job, Phase, Pod, Uid};
 use epilogue_common::finding_code::FindingCode as Code;
+use epilogue_common::names::disruption_reason::{LOST_BY_NODE, REJECTED_BY_KUBELET};
 use epilogue_common::names::job_option::{DISRUPTION_LIMIT, PENDING_TIMEOUT};
 use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Serialize;
@@ -125,8 +126,8 @@ impl<'a> Lists<'a> {
 /// Explains a Job from what one sync would see.
 pub(crate) fn explain(input: &SyncInput<'_>, warnings: Option<Vec<Warning>>) -> Explanation {
     let plan = plan_pods(input);
-    // A sync that sets DisruptionTarget counts nothing.
-    let marks = matches!(plan.pods, PodStage::MarkRejected(_));
+    // A sync that sets DisruptionTarget, or waits for a node before it does, counts nothing.
+    let marks = matches!(plan.pods, PodStage::MarkFaults(_) | PodStage::AwaitBoots(_));
     let status =
         (!plan.is_skipped() && !marks).then(|| plan_status(&plan, &PodOutcomes::expected(&plan)));
     let settled = status.as_ref().and_then(StatusPlan::expected_settle);
@@ -356,6 +357,7 @@ fn finished_class(pod: &Pod) -> Class {
 fn failed_class(job: &Job, pod: &Pod) -> Class {
     let state = match pod.phase {
         Phase::Failed if is_rejected_by_node(pod) => "its kubelet rejected it",
+        Phase::Failed if is_lost(pod) => "its node lost it",
         Phase::Failed => "its phase is Failed",
         _ => "being deleted (podReplacementPolicy: TerminatingOrFailed)",
     };
@@ -365,6 +367,10 @@ fn failed_class(job: &Job, pod: &Pod) -> Class {
         ("failed, but ignored", Some(Code::FailureIgnored))
     };
     Class { counts_as, because: format!("{state}{}", rule(job, pod)), code }
+}
+
+fn is_lost(pod: &Pod) -> bool {
+    pod.gc.target().is_some_and(|target| target.stands && &*target.reason == LOST_BY_NODE)
 }
 
 /// The code of a failure that no rule of the Job's policy matches.
@@ -404,12 +410,23 @@ fn pod_lines(plan: &PodPlan) -> Vec<String> {
         PodStage::FailPending(pods) => {
             lines.push(format!("fail {}, which did not start", named(pods)));
         }
-        PodStage::MarkRejected(pods) => {
-            lines.push(format!("set DisruptionTarget on {}, rejected by the kubelet", named(pods)));
+        PodStage::MarkFaults(faults) => lines.extend(fault_lines(faults)),
+        PodStage::AwaitBoots(pods) => {
+            lines.push(format!("wait whether the nodes of {} show a boot", named(pods)));
         }
         PodStage::Refuse(problem) => lines.push(format!("create no pod: {problem}")),
     }
     lines
+}
+
+fn fault_lines(faults: &[NodeFault]) -> impl Iterator<Item = String> {
+    let kinds =
+        [(REJECTED_BY_KUBELET, "rejected by the kubelet"), (LOST_BY_NODE, "lost by its node")];
+    kinds.into_iter().filter_map(|(reason, how)| {
+        let of_kind = faults.iter().filter(|fault| fault.kind.reason() == reason);
+        let pods: Vec<&Arc<Pod>> = of_kind.map(|fault| &fault.pod).collect();
+        (!pods.is_empty()).then(|| format!("set DisruptionTarget on {}, {how}", named(pods)))
+    })
 }
 
 fn creation(drafts: &[PodDraft]) -> String {

@@ -13,7 +13,7 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use super::status_rules;
 use crate::job::Progress;
 use crate::job::WrittenPod;
-use crate::job::{Answer, ClaimKind, LiveJob, PodDraft, SideEffect, Step, SyncResult};
+use crate::job::{Answer, ClaimKind, LiveJob, NodeFault, PodDraft, SideEffect, Step, SyncResult};
 use crate::job::{Memory, Settings, SyncInput, Versions};
 use crate::job::{PodPlan, plan_pods};
 use crate::job::{generate_name, pod_body};
@@ -171,13 +171,14 @@ impl FakeApi {
     }
 
     /// The process dies, and with it what it remembers; except for what no process can learn from
-    /// the API, where [`adoption`](crate::job) and [`census`](crate::job) document what is lost;
+    /// the API, where `adoption`, `census` and `lost` of [`crate::job`] document what is lost;
     /// and for what the real API would refuse again, as this one does not.
     pub fn crash(&mut self) {
-        let Memory { marking_since, refused_claims, uncounted_pods, completed_pods, .. } =
+        let Memory { marking_since, boots, refused_claims, uncounted_pods, completed_pods, .. } =
             std::mem::take(&mut self.memory);
         self.memory = Memory {
             marking_since,
+            boots,
             refused_claims,
             uncounted_pods,
             completed_pods,
@@ -218,7 +219,7 @@ impl FakeApi {
                 self.delete(&pod.uid).map(|_| Answer::Deleted)
             }
             Step::FailPending(pod) => self.fail_pending(pod),
-            Step::MarkRejected(pod) => {
+            Step::MarkFault(NodeFault { pod, .. }) => {
                 self.check_version(&pod.uid, Some(pod.version))?;
                 self.change(&pod.uid, |pod, _| set_condition(pod, DISRUPTION_TARGET))
             }

@@ -2,7 +2,6 @@
 //! the format of the Job that it is made from.
 
 use epilogue_common::names::TRACKING_FINALIZER;
-use epilogue_common::names::disruption_reason::REJECTED_BY_KUBELET;
 use epilogue_common::names::media_type::{JSON, PROTOBUF, PROTOBUF_MAGIC};
 use epilogue_common::names::pod_condition::{DISRUPTION_TARGET, PENDING_TIMEOUT};
 use jiff::Timestamp;
@@ -14,6 +13,7 @@ use serde::ser::Error as _;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::node_fault::NodeFault;
 use super::steps::{Claim, ClaimKind};
 use crate::view::{
     Job, Json, Pod, RawSpec, Source, UnknownFields, Version, WholeJob, WirePod, status_message,
@@ -277,15 +277,15 @@ pub fn fail_pending_patch(pod: &Pod, now: Timestamp) -> Value {
     })
 }
 
-/// The strategic-merge patch of `pods/status` for a pod that its kubelet rejected. It names the
-/// version that was read.
-pub fn mark_rejected_patch(pod: &Pod, now: Timestamp) -> Value {
-    let reason = pod.gc.reason().unwrap_or_default();
+/// The strategic-merge patch of `pods/status` for a pod that failed by a fault of its node. It
+/// names the version that was read.
+pub fn mark_fault_patch(fault: &NodeFault, now: Timestamp) -> Value {
+    let pod = &fault.pod;
     json!({
         "metadata": {"uid": pod.uid.as_str(), "resourceVersion": pod.version.to_string()},
         "status": {"conditions": [{
-            "type": DISRUPTION_TARGET, "status": "True", "reason": REJECTED_BY_KUBELET,
-            "message": format!("the kubelet rejected the pod: {reason}"),
+            "type": DISRUPTION_TARGET, "status": "True", "reason": fault.kind.reason(),
+            "message": fault.to_string(),
             "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         }]},
     })

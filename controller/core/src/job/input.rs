@@ -61,6 +61,8 @@ pub struct Settings {
     pub expectations_timeout: SignedDuration,
     /// `--rejected-pods-disruption-target`.
     pub rejected_disruption_target: bool,
+    /// `--lost-pods-disruption-target`.
+    pub lost_disruption_target: bool,
     /// Pods in the first batch of a slow start.
     pub slow_start_initial_batch: usize,
 }
@@ -76,6 +78,7 @@ impl Default for Settings {
             max_pod_create_delete_per_sync: 500,
             expectations_timeout: SignedDuration::from_mins(5),
             rejected_disruption_target: true,
+            lost_disruption_target: true,
             slow_start_initial_batch: 1,
         }
     }
@@ -108,9 +111,12 @@ pub struct Memory {
     pub creation_in_doubt: bool,
     /// Pods whose finalizer we removed, while their watch event is pending. ([E2])
     pub removed_finalizers: HashSet<Uid>,
-    /// Since when DisruptionTarget is tried to be set on pods that their kubelet rejected; the
-    /// earliest time where the API refuses it for good.
+    /// Since when DisruptionTarget is tried to be set on pods that failed by a fault of their node,
+    /// or their node is awaited to show a boot; the earliest time where the API refuses it for
+    /// good.
     pub marking_since: HashMap<Uid, Timestamp>,
+    /// The boots of the nodes of failed pods that are to be counted; none where they are not known.
+    pub boots: HashMap<Uid, NodeBoots>,
     /// Pods whose adoption or disowning the API refused, and when.
     pub refused_claims: HashMap<Uid, Timestamp>,
     /// Pods that a watch showed alive without the finalizer, so that no count has them. They keep
@@ -136,6 +142,22 @@ pub struct Memory {
     pub written: Versions,
     /// The newest version of the Job in which pods were counted, as the watch showed it, and when.
     pub counted: Option<(Version, Timestamp)>,
+}
+
+/// The boots of a pod's node since the pod was created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeBoots {
+    /// The node has booted.
+    Booted {
+        /// When that was shown.
+        shown: Timestamp,
+        /// The boot before.
+        from: Arc<str>,
+        /// The current boot.
+        to: Arc<str>,
+    },
+    /// The node shows the boot of that time.
+    Same,
 }
 
 /// Pods that a watch has yet to show as we left them. ([E1])

@@ -8,6 +8,8 @@ mod calls;
 mod census;
 mod facts;
 mod input;
+mod lost;
+mod node_fault;
 mod options;
 mod plan;
 mod pod_stage;
@@ -28,14 +30,16 @@ mod tests;
 pub use crate::index_set::IndexSet;
 pub use backoff::PerIndex;
 pub use body::{
-    Body, claim_patch, delete_options, fail_pending_patch, mark_rejected_patch,
+    Body, claim_patch, delete_options, fail_pending_patch, mark_fault_patch,
     remove_finalizer_patch, status_body, strip_patch, whole_status_body,
 };
 pub use census::{Census, Uncounted, counts_as_failure, failure_action, has_valid_index};
 pub use facts::{Facts, Indexes};
 pub use input::{
-    BackoffRecord, Expectations, Memory, MemoryUpdate, Settings, SyncInput, Versions, WrittenPod,
+    BackoffRecord, Expectations, Memory, MemoryUpdate, NodeBoots, Settings, SyncInput, Versions,
+    WrittenPod,
 };
+pub use node_fault::{FaultKind, NodeFault};
 pub use options::{Disruptions, Options};
 pub use plan::{PodPlan, SkipReason, is_ours, is_run_by_us, plan_pods};
 pub use pod_stage::refused_release;

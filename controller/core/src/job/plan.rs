@@ -2,7 +2,6 @@
 //! known before any call is answered.
 
 use std::fmt;
-use std::sync::Arc;
 
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use jiff::SignedDuration;
@@ -10,13 +9,14 @@ use jiff::SignedDuration;
 use super::adoption::Claims;
 use super::facts::Facts;
 use super::input::SyncInput;
+use super::node_fault::NodeFaults;
 use super::options::Options;
 use super::pods::{PodDecision, PodStage};
 use super::report::WaitsFor;
 use super::steps::{Action, Claim};
 use super::verdict::{Evidence, Verdict};
-use super::{IndexSet, adoption, census, facts, pods, rejected, verdict};
-use crate::view::{CompletionMode, Job, Pod, Version};
+use super::{IndexSet, adoption, census, facts, node_fault, pods, verdict};
+use crate::view::{CompletionMode, Job, Version};
 
 /// When a stale sync is tried again if the awaited event does not come.
 pub(super) const STALE_RETRY: SignedDuration = SignedDuration::from_secs(1);
@@ -125,10 +125,10 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
     let tracked = adoption::untracked(input.job, &pods, input.memory);
     let pods = adoption::with_tracked(pods, &tracked);
     let pods = census::as_counted(input.job, pods, input.memory);
-    let rejected = rejected::unmarked(input, &pods);
+    let faults = node_fault::find(input, &pods);
     let facts = Facts::read(input, pods, options);
-    if !rejected.is_empty() {
-        return marking(input, facts, rejected, [patches, tracked].concat());
+    if let Some(stage) = before_counting(faults) {
+        return marking(input, facts, stage, [patches, tracked].concat());
     }
     let verdict = decide_end(&facts);
     let PodDecision { stage, manages_pods, action, wake, waits_for } =
@@ -157,19 +157,23 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
     }
 }
 
-/// Sets DisruptionTarget on rejected pods. They are counted by the next sync, which sees it.
-fn marking(
-    input: &SyncInput<'_>,
-    facts: Facts,
-    rejected: Vec<Arc<Pod>>,
-    claims: Vec<Claim>,
-) -> PodPlan {
+/// What comes before pods that failed by a fault of their node are counted.
+fn before_counting(faults: NodeFaults) -> Option<PodStage> {
+    match faults {
+        NodeFaults { unmarked, open } if unmarked.is_empty() && open.is_empty() => None,
+        NodeFaults { unmarked, open } if unmarked.is_empty() => Some(PodStage::AwaitBoots(open)),
+        NodeFaults { unmarked, .. } => Some(PodStage::MarkFaults(unmarked)),
+    }
+}
+
+/// Sets DisruptionTarget on such pods, or waits. They are counted by a later sync, which sees it.
+fn marking(input: &SyncInput<'_>, facts: Facts, stage: PodStage, claims: Vec<Claim>) -> PodPlan {
     PodPlan {
         skip: None,
         claims,
         verdict: None,
         waits_for: vec![WaitsFor::Watches],
-        pods: PodStage::MarkRejected(rejected),
+        pods: stage,
         confirms: input.memory.creation_in_doubt.then_some(input.seen.pods),
         manages_pods: false,
         unreported: facts.options.problems != input.memory.reported,

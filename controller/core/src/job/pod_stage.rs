@@ -13,6 +13,7 @@ use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use super::body;
 use super::facts::Facts;
 use super::input::{MemoryUpdate, WrittenPod};
+use super::node_fault::NodeFault;
 use super::pods::{PodStage, Purpose};
 use super::status_plan::PodOutcomes;
 use super::steps::{Answer, Claim, ClaimKind, EventDraft, MetricEvent, SideEffect};
@@ -268,12 +269,12 @@ pub(super) fn failed_pending(
 }
 
 /// A refusal is final: the pod then counts as it is. Any other failure is tried again.
-pub(super) fn marked_rejected(
-    pods: &[Arc<Pod>],
+pub(super) fn marked_faults(
+    faults: &[NodeFault],
     outcomes: impl Iterator<Item = Outcome<WrittenPod>>,
 ) -> (Vec<SideEffect>, Option<Failure>) {
     let (mut side_effects, mut failed) = (Vec::new(), None);
-    for (pod, outcome) in pods.iter().zip(outcomes) {
+    for (fault, outcome) in faults.iter().zip(outcomes) {
         let failure = match outcome {
             Ok(written) => {
                 let version = MemoryUpdate::PodWritten(written.version);
@@ -288,9 +289,9 @@ pub(super) fn marked_rejected(
             }
             Err(failure) => failure,
         };
-        let reason = pod.gc.reason().unwrap_or_default();
+        let pod = &fault.pod;
         let message = format!(
-            "Pod {}, which its kubelet rejected ({reason}), does not get DisruptionTarget: {}",
+            "Pod {} does not get DisruptionTarget ({fault}): {}",
             pod.name, failure.message
         );
         side_effects

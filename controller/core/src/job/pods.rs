@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::facts::{Facts, Indexes};
 use super::input::Settings;
+use super::node_fault::NodeFault;
 use super::pod_template::template_problem;
 use super::report::WaitsFor;
 use super::steps::{Action, PodDraft};
@@ -36,8 +37,11 @@ pub enum PodStage {
     Create(Vec<PodDraft>),
     /// Fail these, which do not start.
     FailPending(Vec<Arc<Pod>>),
-    /// Set DisruptionTarget on these, which their kubelets rejected; the sync does nothing else.
-    MarkRejected(Vec<Arc<Pod>>),
+    /// Set DisruptionTarget on these, which failed by a fault of their node; the sync does nothing
+    /// else.
+    MarkFaults(Vec<NodeFault>),
+    /// Wait for the nodes of these to show a boot; the sync does nothing else.
+    AwaitBoots(Vec<Arc<Pod>>),
     /// Create nothing, because the template does not allow it. ([B8])
     Refuse(&'static str),
 }
@@ -267,7 +271,10 @@ impl fmt::Display for PodStage {
             }
             Self::Create(drafts) => write!(formatter, "create {}", drafts.len()),
             Self::FailPending(pods) => write!(formatter, "fail {} pending", pods.len()),
-            Self::MarkRejected(pods) => write!(formatter, "mark {} rejected", pods.len()),
+            Self::MarkFaults(faults) => {
+                write!(formatter, "mark {} that their nodes failed", faults.len())
+            }
+            Self::AwaitBoots(pods) => write!(formatter, "await a boot for {}", pods.len()),
             Self::Refuse(problem) => formatter.write_str(problem),
         }
     }

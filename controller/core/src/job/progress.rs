@@ -50,7 +50,7 @@ enum Stage {
     Create(SlowStart),
     Delete,
     FailPending,
-    MarkRejected,
+    MarkFaults,
     Flush(StatusPlan),
     Release(StatusPlan),
     /// The end that the second write stores, and the failure of a release.
@@ -164,7 +164,7 @@ impl Progress {
                 Stage::Create(slow_start) => self.created(slow_start, outcomes),
                 Stage::Delete => self.deleted(outcomes),
                 Stage::FailPending => self.failed_pending(outcomes),
-                Stage::MarkRejected => self.marked_rejected(outcomes),
+                Stage::MarkFaults => self.marked_faults(outcomes),
                 Stage::Flush(plan) => self.flushed(plan, outcomes),
                 Stage::Release(plan) => self.released(plan, outcomes),
                 Stage::Settle(end, failure) => self.settled(end, failure, outcomes),
@@ -247,11 +247,15 @@ impl Progress {
             PodStage::FailPending(pods) => {
                 (Stage::FailPending, pods.iter().cloned().map(Step::FailPending).collect())
             }
-            PodStage::MarkRejected(pods) => {
+            PodStage::MarkFaults(faults) => {
+                let uids = faults.iter().map(|fault| fault.pod.uid.clone()).collect();
+                self.side_effects.push(SideEffect::Remember(MemoryUpdate::Marking(uids)));
+                (Stage::MarkFaults, faults.iter().cloned().map(Step::MarkFault).collect())
+            }
+            PodStage::AwaitBoots(pods) => {
                 let uids = pods.iter().map(|pod| pod.uid.clone()).collect();
-                let marking = MemoryUpdate::Marking(uids);
-                self.side_effects.push(SideEffect::Remember(marking));
-                (Stage::MarkRejected, pods.iter().cloned().map(Step::MarkRejected).collect())
+                self.side_effects.push(SideEffect::Remember(MemoryUpdate::Marking(uids)));
+                (Stage::Done(None), Vec::new())
             }
             PodStage::Refuse(problem) => {
                 let problem = *problem;
@@ -297,12 +301,12 @@ impl Progress {
     }
 
     /// The next sync counts the pods, and reads what the watch then shows of them.
-    fn marked_rejected(&mut self, outcomes: Vec<Outcome<Answer>>) -> Next {
-        let PodStage::MarkRejected(pods) = &self.plan.pods else {
+    fn marked_faults(&mut self, outcomes: Vec<Outcome<Answer>>) -> Next {
+        let PodStage::MarkFaults(faults) = &self.plan.pods else {
             return (Stage::Done(None), Vec::new());
         };
         let outcomes = outcomes.into_iter().map(pod);
-        let (side_effects, failure) = pod_stage::marked_rejected(pods, outcomes);
+        let (side_effects, failure) = pod_stage::marked_faults(faults, outcomes);
         self.side_effects.extend(side_effects);
         (Stage::Done(failure), Vec::new())
     }

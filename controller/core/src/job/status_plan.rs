@@ -395,7 +395,8 @@ impl PodOutcomes {
             PodStage::Delete { victims, .. } => outcomes.without(victims),
             PodStage::None
             | PodStage::FailPending(_)
-            | PodStage::MarkRejected(_)
+            | PodStage::MarkFaults(_)
+            | PodStage::AwaitBoots(_)
             | PodStage::Refuse(_) => outcomes,
         }
     }

@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::input::{MemoryUpdate, WrittenPod};
+use super::node_fault::NodeFault;
 use crate::view::{FailureCounts, Job, Pod, Uid, Version};
 
 /// One call to the API.
@@ -28,8 +29,8 @@ pub enum Step {
     Delete(Arc<Pod>, Option<Version>),
     /// Set the condition of a pod that does not start; this also fails a pod without a node.
     FailPending(Arc<Pod>),
-    /// Set DisruptionTarget on a pod that its kubelet rejected, before it is counted.
-    MarkRejected(Arc<Pod>),
+    /// Set DisruptionTarget on a pod that failed by a fault of its node, before it is counted.
+    MarkFault(NodeFault),
     /// Replace the Job's status.
     WriteStatus(Box<JobStatus>),
     /// The same with the spec as the API has it: mutating admission sees what is sent, and may read

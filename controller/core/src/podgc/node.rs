@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 
+use crate::job::NodeBoots;
 use crate::view::Tristate;
 use crate::view::lenient::lenient_time;
 
@@ -20,6 +21,10 @@ const SHUTDOWN_MESSAGE: &str = "node is shutting down";
 /// A kubelet that boots writes its status before it starts pods. That status arrives within this
 /// time unless the watch lags.
 const FRESH_MAX: SignedDuration = SignedDuration::from_secs(30);
+
+/// After a boot a kubelet reports the pods that it lost within this time, unless their failure has
+/// another cause.
+const REPORTED_WITHIN: SignedDuration = SignedDuration::from_hours(1);
 
 /// A node as the API sends it, reduced to the fields that the rules read.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -108,6 +113,10 @@ pub struct NodeView {
 pub struct NodeRecord {
     /// The current state of the node.
     pub view: NodeView,
+    /// When the node was first seen.
+    known_since: Timestamp,
+    /// The boot that was shown before the current one.
+    boot_before: Option<Arc<str>>,
     /// When the current boot was first seen; `None` if no earlier one was.
     pub booted_by: Option<Timestamp>,
     /// Everything done in the API up to this time was done before the current boot. A watch that
@@ -190,7 +199,14 @@ impl NodeView {
 impl NodeRecord {
     /// A node that was not known before.
     pub fn new(view: NodeView, now: Timestamp) -> Self {
-        Self { view, booted_by: None, booted_after: None, changed_at: now }
+        Self {
+            view,
+            known_since: now,
+            boot_before: None,
+            booted_by: None,
+            booted_after: None,
+            changed_at: now,
+        }
     }
 
     /// Takes the current state of a node; returns whether that matters to its pods.
@@ -202,6 +218,7 @@ impl NodeRecord {
         self.changed_at = now;
         if self.view.boot_id.is_some() && view.boot_id.is_some() {
             if self.view.boot_id != view.boot_id {
+                self.boot_before = self.view.boot_id.take();
                 self.booted_by = Some(now);
                 self.booted_after =
                     if is_fresh(&view, now) { now.checked_sub(FRESH_MAX).ok() } else { heard };
@@ -213,6 +230,19 @@ impl NodeRecord {
             self.view = NodeView { boot_id, ..view };
         }
         true
+    }
+}
+
+impl NodeRecord {
+    /// The boots since a pod was created, by the API's clock; `None` if they are not known.
+    pub(crate) fn boots_since(&self, created: Timestamp, now: Timestamp) -> Option<NodeBoots> {
+        let to = self.view.boot_id.as_ref()?;
+        let shown = self.booted_by.unwrap_or(self.known_since);
+        if created > shown || now.duration_since(shown) > REPORTED_WITHIN {
+            return Some(NodeBoots::Same);
+        }
+        let from = self.boot_before.clone()?;
+        Some(NodeBoots::Booted { shown, from, to: Arc::clone(to) })
     }
 }
 

@@ -37,7 +37,7 @@ const EXCESS_DELAY: Duration = Duration::from_secs(1);
 pub(super) struct Gc {
     pub(super) settings: Settings,
     by_node: BTreeMap<Arc<str>, BTreeSet<Uid>>,
-    nodes: BTreeMap<Arc<str>, NodeRecord>,
+    pub(super) nodes: BTreeMap<Arc<str>, NodeRecord>,
     node_list: Relist<Arc<str>>,
     nodes_listed: bool,
     /// Missing nodes that pods name; empty until all nodes were listed.

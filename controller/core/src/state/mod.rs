@@ -18,6 +18,7 @@ mod templates;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,10 +33,11 @@ use self::relist::Relist;
 use self::restored::Awaited;
 use crate::batching::Batching;
 use crate::event_handlers::{PodChange, is_relevant};
-use crate::job::{MemoryUpdate, Versions};
+use crate::job::{Memory, MemoryUpdate, NodeBoots, Versions};
+use crate::job_pods::{JobPods, Kind};
 use crate::orphans::{Orphans, may_remove_finalizer};
 use crate::podgc::{Cause, Evidence, PodWrite, Settings, Verdict, Wake};
-use crate::view::{Interner, Job, JobKey, Pod, Uid, Version, WirePod};
+use crate::view::{Interner, Job, JobKey, Phase, Pod, Uid, Version, WirePod};
 use crate::workqueue::Moment;
 
 /// The interner drops unused strings after this many events.
@@ -155,9 +157,21 @@ impl ClusterState {
         }
         // Pods without a controller may be adopted. ([S10])
         let pods = self.pods.of_job(&job);
-        let memory = self.jobs.memory(&job.uid);
+        let boots = self.boots(&pods, now.time);
+        let memory = Memory { boots, ..self.jobs.memory(&job.uid) };
         let (seen, counts_max) = (self.jobs.seen(), self.jobs.counts_max(now));
         Some(Snapshot { job, pods, memory, seen, counts_max, restores: self.restores })
+    }
+
+    /// The boots of the nodes of failed pods that may be to be counted.
+    fn boots(&self, pods: &JobPods, now: Timestamp) -> HashMap<Uid, NodeBoots> {
+        let Some(gc) = &self.gc else { return HashMap::new() };
+        let failed = pods.of_kind(Kind::Unsettled).filter(|pod| pod.phase == Phase::Failed);
+        let boots = failed.filter_map(|pod| {
+            let node = gc.nodes.get(pod.node.as_ref()?)?;
+            Some((pod.uid.clone(), node.boots_since(pod.created.unwrap_or_default(), now)?))
+        });
+        boots.collect()
     }
 
     /// The same. Remembers which pods without a controller the Job may adopt, so that the next time

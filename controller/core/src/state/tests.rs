@@ -1,5 +1,6 @@
 //! Tests the state with hand-written events.
 
+mod boots;
 mod restored;
 mod strays;
 

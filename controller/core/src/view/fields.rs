@@ -58,6 +58,7 @@ pub const POD: &[&str] = &[
     "status.initContainerStatuses[].state.waiting.reason",
     "status.initContainerStatuses[].state.running.startedAt",
     "status.initContainerStatuses[].state.terminated.exitCode",
+    "status.initContainerStatuses[].state.terminated.reason",
     "status.initContainerStatuses[].state.terminated.startedAt",
     "status.initContainerStatuses[].state.terminated.finishedAt",
 ];

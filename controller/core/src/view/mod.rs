@@ -26,7 +26,7 @@ pub use labels::Labels;
 #[cfg(test)]
 pub(crate) use pod::MATCHES;
 pub use pod::{
-    Condition, Container, ContainerKind, Deletion, FailureCounts, Owner, Phase, Pod,
+    Condition, Container, ContainerKind, Deletion, EndedBy, FailureCounts, Owner, Phase, Pod,
     ReadyCondition, Terminated, Tristate,
 };
 pub(crate) use protobuf::{EntryMessage, retain, status_message, with_spec};

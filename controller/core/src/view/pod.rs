@@ -164,6 +164,20 @@ pub struct Terminated {
     pub exit_code: i32,
     /// `finishedAt`, when it is set.
     pub finished_at: Option<Timestamp>,
+    /// Who ended it, by its reason.
+    pub by: EndedBy,
+}
+
+/// Who ended a container, as far as its `reason` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EndedBy {
+    /// Its program, or a signal.
+    #[default]
+    Program,
+    /// The kernel, for its memory.
+    OomKill,
+    /// Not known: the runtime or the kubelet lost it.
+    Unknown,
 }
 
 #[cfg(test)]
@@ -300,6 +314,21 @@ impl Deletion {
     /// When deletion was requested.
     pub fn requested_at(self) -> Timestamp {
         self.at.checked_sub(jiff::SignedDuration::from_secs(self.grace_seconds)).unwrap_or(self.at)
+    }
+}
+
+impl EndedBy {
+    /// Reads the reason of a terminated container.
+    ///
+    /// containerd says `Unknown` with the code 255 of a container that ran when the machine went
+    /// down. The kubelet says `ContainerStatusUnknown` of one that the runtime has no more. ([W5])
+    pub fn read(reason: &str, exit_code: i32) -> Self {
+        match reason {
+            "ContainerStatusUnknown" => Self::Unknown,
+            "Unknown" if exit_code == 255 => Self::Unknown,
+            "OOMKilled" => Self::OomKill,
+            _ => Self::Program,
+        }
     }
 }
 

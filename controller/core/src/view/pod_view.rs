@@ -17,8 +17,8 @@ use super::Version;
 use super::gc_facts::{GcFacts, Rare, Target, WholeSecond};
 use super::interner::{Interner, intern};
 use super::pod::{
-    Condition, Container, ContainerKind, Deletion, FailureCounts, Phase, Pod, ReadyCondition,
-    Terminated,
+    Condition, Container, ContainerKind, Deletion, EndedBy, FailureCounts, Phase, Pod,
+    ReadyCondition, Terminated,
 };
 use super::wire::{
     WireCondition, WireContainerSpec, WireContainerStatus, WirePod, WirePodSpec, WirePodStatus,
@@ -174,6 +174,7 @@ fn containers(
                 terminated: terminated.map(|each| Terminated {
                     exit_code: each.exit_code,
                     finished_at: each.finished_at.as_ref().map(|time| time.0),
+                    by: EndedBy::read(each.reason.as_deref().unwrap_or_default(), each.exit_code),
                 }),
             }
         })

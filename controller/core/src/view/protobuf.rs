@@ -183,6 +183,8 @@ struct RunningMessage {
 struct TerminatedMessage {
     #[prost(int32, tag = "1")]
     exit_code: i32,
+    #[prost(bytes = "vec", tag = "3")]
+    reason: Text,
     #[prost(message, optional, tag = "5")]
     started_at: Option<TimeMessage>,
     #[prost(message, optional, tag = "6")]
@@ -292,6 +294,7 @@ impl ContainerStatusMessage {
                 running: state.running.map(|it| WireRunning { started_at: time(it.started_at) }),
                 terminated: state.terminated.map(|it| WireTerminated {
                     exit_code: it.exit_code,
+                    reason: present(it.reason),
                     started_at: time(it.started_at),
                     finished_at: time(it.finished_at),
                 }),
@@ -401,6 +404,7 @@ mod tests {
         };
         let terminated = TerminatedMessage {
             exit_code: 137,
+            reason: "ContainerStatusUnknown".into(),
             started_at: at(1_100).into(),
             finished_at: at(1_900).into(),
         };
@@ -458,7 +462,8 @@ mod tests {
                                 "reason": "TerminationByKubelet",
                                 "lastTransitionTime": "1970-01-01T00:30:00Z"}],
                 "containerStatuses": [{"name": "main", "restartCount": 1, "state": {"terminated":
-                    {"exitCode": 137, "startedAt": "1970-01-01T00:18:20Z",
+                    {"exitCode": 137, "reason": "ContainerStatusUnknown",
+                     "startedAt": "1970-01-01T00:18:20Z",
                      "finishedAt": "1970-01-01T00:31:40Z"}}}],
             },
         });

@@ -107,6 +107,7 @@ pub(super) struct WireWaiting {
 pub(crate) struct WireTerminated {
     #[serde(default)]
     pub(super) exit_code: i32,
+    pub(super) reason: Option<String>,
     #[serde(default, deserialize_with = "lenient_time")]
     pub(crate) started_at: Option<Time>,
     #[serde(default, deserialize_with = "lenient_time")]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use controller_core::job::{
-    Answer, Claim, LiveJob, PodPlan, Step, WrittenPod, mark_rejected_patch,
+    Answer, Claim, LiveJob, NodeFault, PodPlan, Step, WrittenPod, mark_fault_patch,
 };
 use controller_core::view::{Job, JobKey, Pod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
@@ -40,7 +40,7 @@ pub(crate) fn described(step: &Step) -> String {
             format!("removes the finalizer of {} {:?}", pod.uid, pod.phase)
         }
         Step::FailPending(pod) => format!("fails {}, which is pending", pod.uid),
-        Step::MarkRejected(pod) => format!("marks {}, which is rejected", pod.uid),
+        Step::MarkFault(fault) => format!("marks {}: {fault}", fault.pod.uid),
         Step::WriteStatus(status) | Step::WriteWholeStatus(status) => {
             let conditions: Vec<String> = status
                 .conditions
@@ -64,6 +64,15 @@ pub(crate) fn described(step: &Step) -> String {
 }
 
 impl World {
+    /// No other pod of these worlds fails by a fault of its node.
+    fn check_fault(&mut self, fault: &NodeFault) {
+        if !self.lost.contains(&fault.pod.uid) {
+            let problem = format!("{} is marked, and its node is at no fault", fault.pod.uid);
+            self.ledger.violations.push(problem);
+        }
+        self.met(Met::LostMarked);
+    }
+
     fn fate_of_step(&mut self, step: &Step) -> Fate {
         let quota = matches!(step, Step::Create(_))
             && !self.is_quiet()
@@ -184,9 +193,10 @@ impl World {
                 Ok(Answer::Pod(written(&pod)))
             }
             Step::FailPending(pod) => self.fail_pending(pod),
-            Step::MarkRejected(pod) => {
-                let patch = mark_rejected_patch(pod, self.api.now);
-                Ok(Answer::Pod(written(&*self.api.patch_status(&pod.uid, &patch)?)))
+            Step::MarkFault(fault) => {
+                self.check_fault(fault);
+                let patch = mark_fault_patch(fault, self.api.now);
+                Ok(Answer::Pod(written(&*self.api.patch_status(&fault.pod.uid, &patch)?)))
             }
             Step::WriteStatus(status) | Step::WriteWholeStatus(status) => {
                 let before = self.api.jobs.get(&job.key).map(|stored| Arc::clone(&stored.view));

@@ -186,7 +186,10 @@ impl World {
             self.change(uid, |pod| pod_object::restart(pod, now));
             later(self, script.runs_for, PodEvent::End);
         } else {
-            self.finish(uid, 255);
+            let now = self.api.whole_second();
+            self.running.remove(uid);
+            self.lost.insert(uid.clone());
+            self.change(uid, |pod| pod_object::lose(pod, now));
         }
     }
 

@@ -48,6 +48,12 @@ pub(crate) fn finish(pod: &mut Value, exit_code: i32, now: Timestamp) {
     set_ready(pod, false, now);
 }
 
+/// After a boot, the kubelet reports that the container did not survive, as containerd shows it.
+pub(crate) fn lose(pod: &mut Value, now: Timestamp) {
+    finish(pod, 255, now);
+    pod["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] = "Unknown".into();
+}
+
 /// Fails it without any report of its containers.
 pub(crate) fn fail(pod: &mut Value) {
     pod["status"]["phase"] = "Failed".into();

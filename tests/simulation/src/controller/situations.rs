@@ -47,6 +47,7 @@ situations! {
     LastCompletion: "a creation reaches the completions";
 
     // Counts.
+    LostMarked: "a pod that its node lost is marked before it is counted";
     ListsSucceeded: "a succeeded pod is listed";
     ListsFailed: "a failed pod is listed";
     ListsTerminating: "a pod is listed as failed that has not ended";
@@ -125,7 +126,7 @@ impl World {
             Step::Claim(_) => Met::CrashInClaim,
             Step::Create(_) => Met::CrashInCreation,
             Step::Strip(_) => Met::CrashInStrip,
-            Step::Delete(..) | Step::FailPending(_) | Step::MarkRejected(_) => Met::CrashInDeletion,
+            Step::Delete(..) | Step::FailPending(_) | Step::MarkFault(_) => Met::CrashInDeletion,
             Step::WriteStatus(_) | Step::WriteWholeStatus(_) => Met::CrashInStatus,
             Step::RemoveFinalizer(_) => Met::CrashInRelease,
         });

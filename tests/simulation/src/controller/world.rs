@@ -118,6 +118,8 @@ pub(super) struct World {
     pub(super) running: BTreeSet<Uid>,
     /// Pods that a shutdown has ended while their condition stood.
     pub(super) victims: BTreeSet<Uid>,
+    /// Pods whose containers did not survive a boot of their node.
+    pub(super) lost: BTreeSet<Uid>,
     /// Names of Jobs that users act on.
     pub(super) names: Vec<JobKey>,
     pub(super) quiet_since: Option<Moment>,
@@ -175,6 +177,7 @@ impl World {
             nodes: vec![Node::default(); NODES],
             running: BTreeSet::new(),
             victims: BTreeSet::new(),
+            lost: BTreeSet::new(),
             names: Vec::new(),
             quiet_since: None,
             ran_at: Moment::ZERO,

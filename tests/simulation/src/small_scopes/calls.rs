@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use controller_core::job::{
-    Answer, End, PodPlan, PodStage, Purpose, Step, WrittenPod, fail_pending_patch,
-    mark_rejected_patch,
+    Answer, End, PodPlan, PodStage, Purpose, Step, WrittenPod, fail_pending_patch, mark_fault_patch,
 };
 use controller_core::view::{Job, Pod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome as Reply};
@@ -88,9 +87,9 @@ impl State {
             }
             Step::RemoveFinalizer(pod) => self.release(pod, scope)?,
             Step::FailPending(pod) => self.fail_pending(pod, scope)?,
-            Step::MarkRejected(pod) => {
-                let patch = mark_rejected_patch(pod, self.api.now);
-                self.api.patch_status(&pod.uid, &patch).map(|pod| written(&pod))
+            Step::MarkFault(fault) => {
+                let patch = mark_fault_patch(fault, self.api.now);
+                self.api.patch_status(&fault.pod.uid, &patch).map(|pod| written(&pod))
             }
             Step::WriteStatus(status) | Step::WriteWholeStatus(status) => {
                 let before = Arc::clone(self.job());

@@ -284,8 +284,9 @@ impl Digest<'_> {
             expectations,
             creation_in_doubt,
             removed_finalizers,
-            // No pod of these scopes is rejected.
+            // No pod of these scopes is rejected, and no node of them boots.
             marking_since: _,
+            boots: _,
             refused_claims,
             uncounted_pods,
             completed_pods,
@@ -436,9 +437,9 @@ impl Digest<'_> {
                 self.uid(&pod.uid);
             }
             Step::ConfirmPods => self.put(9_u64),
-            Step::MarkRejected(pod) => {
+            Step::MarkFault(fault) => {
                 self.put(10_u64);
-                self.read_pod(pod);
+                self.read_pod(&fault.pod);
             }
         }
     }

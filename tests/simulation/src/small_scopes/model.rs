@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use controller_core::job::{Call, PodPlan, Step};
+use controller_core::job::{Call, NodeFault, PodPlan, Step};
 use controller_core::view::{Job, Pod, Uid};
 use jiff::Timestamp;
 
@@ -352,7 +352,7 @@ impl State {
                     blind || version.is_none_or(|version| version == stored.version)
                 })
             }
-            Step::FailPending(pod) | Step::MarkRejected(pod) => {
+            Step::FailPending(pod) | Step::MarkFault(NodeFault { pod, .. }) => {
                 self.api.pods.get(&pod.uid).is_some_and(|stored| stored.version == pod.version)
             }
             Step::ConfirmJob | Step::ConfirmPods => false,

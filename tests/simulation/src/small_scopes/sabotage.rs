@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use controller_core::job::{Answer, Call, MemoryUpdate, Step, WrittenPod};
 use controller_core::state::{Entry, Event, Snapshot};
-use controller_core::view::{Container, ContainerKind, Job, Phase, Pod, Terminated};
+use controller_core::view::{Container, ContainerKind, EndedBy, Job, Phase, Pod, Terminated};
 use epilogue_common::outcome::Outcome;
 use epilogue_common::watch_event::WatchEvent;
 use jiff::SignedDuration;
@@ -103,6 +103,6 @@ fn failed_container() -> Container {
         kind: ContainerKind::Regular,
         restarts: 0,
         waiting: None,
-        terminated: Some(Terminated { exit_code: 1, finished_at: None }),
+        terminated: Some(Terminated { exit_code: 1, finished_at: None, by: EndedBy::Program }),
     }
 }

@@ -412,7 +412,7 @@ fn effects(api: &FakeApi, trace: Trace) -> Effects {
             | Step::ConfirmPods
             | Step::Claim(_)
             | Step::FailPending(_)
-            | Step::MarkRejected(_) => {}
+            | Step::MarkFault(_) => {}
         }
     }
     let status = &api.job.status;

@@ -12,6 +12,7 @@ mod divergences;
 mod failure_policy;
 mod golden;
 mod indexed;
+mod lost;
 mod on_failure;
 mod options;
 mod plan_text;

@@ -10,7 +10,7 @@ use super::builders::{
     uid,
 };
 use crate::checks::fake_api::FakeApi;
-use crate::job::{Step, mark_rejected_patch};
+use crate::job::{FaultKind, NodeFault, Step, mark_fault_patch};
 
 fn ignoring() -> JobBuilder {
     let pattern = json!({"type": "DisruptionTarget", "status": "True"});
@@ -33,7 +33,7 @@ fn ran_before(reason: &str) -> PodBuilder {
 }
 
 fn marks(step: &Step) -> bool {
-    matches!(step, Step::MarkRejected(_))
+    matches!(step, Step::MarkFault(_))
 }
 
 fn is_marked(api: &FakeApi) -> bool {
@@ -125,8 +125,8 @@ fn a_refusal_of_the_mark_lets_the_pod_count_as_it_is() {
         let refuse = |step: &Step, _| marks(step).then(|| Failure::new(kind, "no such right"));
         let first = sync_with(&mut api, &refuse);
         assert_eq!((first.failed, first.is_err), (0, false));
-        let text = "FailedDisruptionTarget: Pod p, which its kubelet rejected (OutOfcpu), does not \
-                    get DisruptionTarget: no such right";
+        let text = "FailedDisruptionTarget: Pod p does not get DisruptionTarget (the kubelet \
+                    rejected the pod: OutOfcpu): no such right";
         assert_eq!(first.events(), [text]);
         let second = sync_with(&mut api, &refuse);
         assert_eq!((second.failed, second.conditions), (1, failed("BackoffLimitExceeded")));
@@ -183,7 +183,9 @@ fn a_rejected_pod_that_ran_before_is_replaced_once_no_container_runs() {
 
 #[test]
 fn the_patch_of_a_rejected_pod_names_its_version_and_reason() {
-    let patch = mark_rejected_patch(&rejected("OutOfpods").build(), now());
+    let pod = std::sync::Arc::new(rejected("OutOfpods").build());
+    let fault = NodeFault { pod, kind: FaultKind::Rejected };
+    let patch = mark_fault_patch(&fault, now());
     assert_eq!(patch["metadata"], json!({"uid": "uid-p", "resourceVersion": "5"}));
     let condition = &patch["status"]["conditions"][0];
     assert_eq!(
