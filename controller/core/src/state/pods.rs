@@ -139,8 +139,8 @@ impl Pods {
         self.without_owner.forget(&job.uid);
     }
 
-    /// Inserts a pod, and returns the one that it replaces. `job` finds the Job that it names as its
-    /// controller, if that is known.
+    /// Inserts a pod, and returns the one that it replaces. `job` finds the Job that it names as
+    /// its controller, if that is known.
     pub(super) fn insert<'a>(
         &mut self,
         pod: Arc<Pod>,
