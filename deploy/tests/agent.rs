@@ -127,12 +127,16 @@ fn the_agent_mounts_of_the_host_what_it_needs_and_no_more() {
     let mut mounted: Vec<(String, bool)> = Vec::new();
     for mount in container["volumeMounts"].as_array().expect("must have mounts") {
         let volume = volumes.iter().find(|volume| volume["name"] == mount["name"]);
-        let host = volume.expect("must be a volume")["hostPath"]["path"].clone();
+        let volume = volume.expect("must be a volume");
+        if volume["name"] == "token" {
+            continue;
+        }
+        let host = volume["hostPath"]["path"].clone();
         let host = host.as_str().expect("must be a path of the host").to_owned();
         assert_eq!(mount["mountPath"], format!("{root}{host}"));
         mounted.push((host, mount["readOnly"] != true));
     }
-    assert_eq!(mounted.len(), volumes.len(), "each volume is mounted once");
+    assert_eq!(mounted.len() + 1, volumes.len(), "each volume is mounted once");
     let drop_ins = OUR_DROP_IN.rsplit_once('/').expect("must be in a directory").0;
     let expected = [
         ("/run/dbus", false),
@@ -150,6 +154,22 @@ fn the_agent_mounts_of_the_host_what_it_needs_and_no_more() {
     assert_eq!(mounted, expected.map(|(path, writes)| (path.to_owned(), writes)));
 }
 
+/// The API server lets a token that asks for exactly 3607 s live for a year.
+#[test]
+fn the_token_of_the_agent_lives_for_a_day() {
+    let pod = pod_spec();
+    let named = |list: &Value| {
+        let list = list.as_array().expect("must be a list");
+        list.iter().find(|each| each["name"] == "token").cloned().expect("must be there")
+    };
+    let (volume, mount) = (named(&pod["volumes"]), named(&container()["volumeMounts"]));
+    let sources = volume["projected"]["sources"].as_array().expect("must have sources");
+    let token = json!({"path": "token", "expirationSeconds": 86_400});
+    assert_eq!(sources[0]["serviceAccountToken"], token);
+    assert_eq!(sources[1]["configMap"]["name"], "kube-root-ca.crt");
+    assert_eq!(mount["mountPath"], "/var/run/secrets/kubernetes.io/serviceaccount");
+}
+
 #[test]
 fn the_agent_knows_its_node_and_its_pod_and_has_a_token_of_its_pod() {
     let from = |path: &str| json!({"fieldRef": {"fieldPath": path}});
@@ -160,7 +180,7 @@ fn the_agent_knows_its_node_and_its_pod_and_has_a_token_of_its_pod() {
     assert_eq!(container()["env"], expected);
     let pod = pod_spec();
     assert_eq!(pod["serviceAccountName"], AGENT);
-    assert_eq!(pod["automountServiceAccountToken"], true);
+    assert_eq!(pod["automountServiceAccountToken"], false);
     let account = named("ServiceAccount", AGENT);
     assert_eq!(account["automountServiceAccountToken"], false);
     for object in [account, daemon_set()] {
