@@ -19,9 +19,13 @@ use super::plots::{DELETED, REMOVED, SUSPENDED};
 use super::update_admission;
 use super::world::{LEASE, LEASES, NAMESPACE};
 
+/// Calls of some verbs, of one kind or of all.
+type Writes = (&'static [Verb], Option<Kind>);
+
+const CREATIONS: Writes = (&[Verb::Create], Some(Kind::Pod));
 /// The writes that faults concern; the first ones are only the controller's.
-const WRITES: [(&[Verb], Option<Kind>); 5] = [
-    (&[Verb::Create], Some(Kind::Pod)),
+const WRITES: [Writes; 5] = [
+    CREATIONS,
     (&[Verb::Update], Some(Kind::Job)),
     (&[Verb::Patch], Some(Kind::Pod)),
     (&[Verb::Delete], Some(Kind::Pod)),
@@ -126,11 +130,20 @@ impl Weather {
         }
     }
 
-    /// Lets this happen to some of the next writes of this kind.
+    /// Lets this happen to some of the next writes of a kind.
     fn write(&mut self, effect: Effect) {
+        let (agent, writes) = self.writes();
+        self.write_of(agent, writes, effect);
+    }
+
+    /// Whose writes, and which ones.
+    fn writes(&mut self) -> (&'static str, Writes) {
         let agent = self.agent();
         let writes = if agent == AGENT { &WRITES[2..] } else { &WRITES };
-        let (verbs, kind) = *self.random.pick(writes);
+        (agent, *self.random.pick(writes))
+    }
+
+    fn write_of(&mut self, agent: &str, (verbs, kind): Writes, effect: Effect) {
         let (verbs, agent) = (verbs.to_vec(), Some(agent.to_owned()));
         let matcher = Matcher { verbs, kind, agent, ..Matcher::default() };
         let times = self.random.between(1, 4) as u32;
@@ -153,14 +166,17 @@ impl Weather {
 
     fn refuse(&mut self) {
         self.drawn.refusals += 1;
-        let refusal = match self.random.below(5) {
-            0 => Refusal::too_many_requests(1),
-            1 => Refusal::internal("a fault of the model"),
-            2 => Refusal::exceeded_quota(Kind::Pod),
-            3 => Refusal::new(409, "Conflict", "a fault of the model"),
-            _ => Refusal::new(503, "ServiceUnavailable", "a fault of the model"),
+        let refusal = self.random.below(5);
+        let (agent, writes) = self.writes();
+        // Quota is for creations.
+        let (writes, refusal) = match refusal {
+            0 => (writes, Refusal::too_many_requests(1)),
+            1 => (writes, Refusal::internal("a fault of the model")),
+            2 if agent != AGENT => (CREATIONS, Refusal::exceeded_quota(Kind::Pod)),
+            3 => (writes, Refusal::new(409, "Conflict", "a fault of the model")),
+            _ => (writes, Refusal::new(503, "ServiceUnavailable", "a fault of the model")),
         };
-        self.write(Effect::Refuse(refusal));
+        self.write_of(agent, writes, Effect::Refuse(refusal));
     }
 
     fn cut(&mut self) {
