@@ -3,12 +3,16 @@
 
 mod lanes;
 
+use std::any::Any;
 use std::future::pending;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use agent_core::agent::{Agent, ShutdownStatus, Status};
 use agent_core::protocol::action::{Action, ActionId, Line, PodRef};
 use agent_core::protocol::event::{ActionResult, Event, Now};
+use epilogue_common::outcome::{Failure, FailureKind};
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
@@ -51,9 +55,9 @@ pub enum DriverError {
     /// All sources have ended.
     #[error("no source of facts is left")]
     NoSources,
-    /// An action's task panicked.
-    #[error("an action panicked")]
-    Panicked(#[source] JoinError),
+    /// The task of an action ended without a result.
+    #[error("an action has no result")]
+    NoResult(#[source] JoinError),
 }
 
 /// The core and its surroundings.
@@ -110,7 +114,7 @@ impl<S: Sinks> Driver<S> {
                     self.handle(Event::StopRequested);
                 }
                 Some(ended) = self.running.join_next() => {
-                    let (id, result) = ended.map_err(DriverError::Panicked)?;
+                    let (id, result) = ended.map_err(DriverError::NoResult)?;
                     self.take(Event::Finished { id, result });
                 }
                 event = self.parts.events.recv() => self.take(event.ok_or(DriverError::NoSources)?),
@@ -166,10 +170,13 @@ impl<S: Sinks> Driver<S> {
         self.parts.traces.action(id, &action, status, now);
         let flushed = self.parts.traces.before(&action, status, now);
         let mut place = self.lanes.enter(self.parts.sinks.lane(&action));
+        let of = ActionResult::failed(&action);
         let work = self.parts.sinks.carry_out(action);
         self.running.spawn(async move {
             tokio::join!(place.turn(), flushed);
-            (id, work.await)
+            // The lock must outlive the panic: the process keeps it.
+            let ended = AssertUnwindSafe(work).catch_unwind().await;
+            (id, ended.unwrap_or_else(|panic| of(panicked(panic.as_ref()))))
         });
     }
 
@@ -212,6 +219,13 @@ impl<S: Sinks> Driver<S> {
     }
 }
 
+/// The failure of an action that panicked; such as one for which the system has no thread left.
+fn panicked(panic: &(dyn Any + Send)) -> Failure {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+    Failure::new(FailureKind::Other, format!("the action panicked: {text}"))
+}
+
 fn name(pod: &PodRef) -> String {
     format!("{}/{}", pod.namespace, pod.name)
 }
@@ -226,13 +240,14 @@ mod tests {
     use std::pin::pin;
     use std::sync::{Arc, Mutex};
 
-    use agent_core::agent::{Features, Settings};
+    use agent_core::agent::{Features, LockState, Settings};
     use agent_core::pod::PodView;
     use agent_core::protocol::action::Purpose;
     use agent_core::protocol::event::{Announcement, LogindState};
     use agent_core::protocol::node::{Healthz, KubeletFacts};
     use agent_core::shutdown::candidates::BarePods;
-    use futures::{FutureExt as _, poll};
+    use futures::poll;
+    use jiff::Timestamp;
     use prometheus::Registry;
     use serde_json::json;
     use tokio::task::yield_now;
@@ -313,6 +328,73 @@ mod tests {
             in_flight_max: 2 * CALLS,
             features: Features::default(),
         }
+    }
+
+    /// Each first action of a kind panics; locks are granted then.
+    struct Panics {
+        begun: Arc<Mutex<BTreeMap<&'static str, usize>>>,
+    }
+
+    impl Sinks for Panics {
+        fn lane(&self, _: &Action) -> Lane {
+            Lane::Free
+        }
+
+        fn carry_out(&self, action: Action) -> BoxFuture<'static, ActionResult> {
+            let (kind, then) = match action {
+                Action::TakeLock => ("lock", ActionResult::Locked),
+                Action::Announce(_) => ("announce", ActionResult::Done(Ok(()))),
+                _ => return pending().boxed(),
+            };
+            let mut begun = self.begun.lock().expect("must not be poisoned");
+            let count = begun.entry(kind).or_default();
+            *count += 1;
+            let panics = *count == 1;
+            async move {
+                assert!(!panics, "OS can't spawn worker thread");
+                then
+            }
+            .boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_action_that_panics_has_failed_and_is_tried_again() {
+        let wall: Timestamp = "2026-11-21T14:00:00Z".parse().expect("must be a time");
+        let start = Instant::now();
+        let clock = move || {
+            let uptime = Duration::from_hours(1) + start.elapsed();
+            Now { monotonic: uptime, boot: uptime, wall: wall + start.elapsed() }
+        };
+        let (events, heard) = mpsc::channel(8);
+        let (status, mut shown) = watch::channel(Status::default());
+        let begun = Arc::new(Mutex::new(BTreeMap::new()));
+        let driver = Driver::new(Parts {
+            agent: Agent::new(settings(), &[], clock()),
+            node: "n1".to_owned(),
+            clock: Box::new(clock),
+            events: heard,
+            sinks: Panics { begun: Arc::clone(&begun) },
+            metrics: Metrics::new(&Registry::new()).expect("must register"),
+            shown: Shown { status, hurry: Default::default() },
+            traces: Traces::default(),
+        });
+        let calm = LogindState {
+            owner: ":1.0".into(),
+            delay: Some(Duration::from_secs(30)),
+            preparing: false,
+            scheduled: None,
+            lock_listed: false,
+        };
+        events.try_send(Event::LogindSeen(calm)).expect("must have room");
+        let held = async {
+            shown.wait_for(|status| status.lock == LockState::Held).await.expect("must go on");
+        };
+        tokio::select! {
+            ended = driver.run(CancellationToken::new()) => panic!("it must go on: {ended:?}"),
+            () = held => {}
+        }
+        assert_eq!(begun.lock().expect("must not be poisoned").get("lock"), Some(&2));
     }
 
     #[tokio::test]

@@ -54,6 +54,9 @@ const END_MAX: Duration = Duration::from_secs(3);
 const BOOT_ASKED_MAX: Duration = Duration::from_secs(1);
 /// Threads for blocking work: the journal, files of the host, name lookups.
 const BLOCKING_THREADS_MAX: usize = 4;
+/// How long an idle one of them stays: for good. Where processes run out, no new thread can be
+/// made, and the runtime panics if it has none.
+const BLOCKING_THREADS_LIVE: Duration = Duration::from_hours(365 * 24);
 /// What `/readyz` says when no admission policy limits the agent.
 const UNBOUNDED: &str = "no admission policy bounds the agent's writes: apply deploy/policy";
 /// The revision of the build, if the build knows it.
@@ -103,6 +106,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .thread_keep_alive(BLOCKING_THREADS_LIVE)
         .build()
         .context("cannot start the runtime")?;
     runtime.block_on(work)

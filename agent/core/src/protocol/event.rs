@@ -5,7 +5,7 @@ use std::time::Duration;
 use epilogue_common::outcome::{Failure, Outcome};
 use jiff::Timestamp;
 
-use super::action::ActionId;
+use super::action::{Action, ActionId};
 pub use super::journal::ShutdownKind;
 use super::node::KubeletFacts;
 use super::pressure::{Figures, Measured, OomKill, OomdKill, Stalling};
@@ -140,6 +140,33 @@ pub enum ActionResult {
     Measured(Measured),
     /// Usage of the pods.
     Figures(Result<Figures, Failure>),
+}
+
+impl ActionResult {
+    /// How this action fails, whatever the failure.
+    pub fn failed(of: &Action) -> fn(Failure) -> Self {
+        match of {
+            Action::RaiseDelay { .. } => |failure| Self::Delay(Err(failure)),
+            Action::PatchStatus { .. } => |failure| Self::Patched(Err(failure)),
+            Action::ReadPod(_) => |failure| Self::Pod(Err(failure)),
+            Action::StopPod { .. } | Action::InspectPod(_) => |failure| Self::Runtime(Err(failure)),
+            Action::ListRuntimePods => |failure| Self::RuntimePods(Err(failure)),
+            Action::Measure => |failure| Self::Measured(Err(failure)),
+            Action::MeasurePods { .. } => |failure| Self::Figures(Err(failure)),
+            Action::TakeLock
+            | Action::ReleaseLock
+            | Action::Journal(_)
+            | Action::CloseJournal
+            | Action::Announce(_)
+            | Action::Publish(_)
+            | Action::Taint { .. }
+            | Action::PatchPod { .. }
+            | Action::DeletePod { .. }
+            | Action::SetNodeCondition { .. }
+            | Action::EmitEvent(_)
+            | Action::Log(_) => |failure| Self::Done(Err(failure)),
+        }
+    }
 }
 
 /// One pod in the list of all that the container runtime knows.
