@@ -333,6 +333,11 @@ async fn a_kubelet_that_is_granted_too_little_gives_up_for_good() {
     }
     assert_eq!(granted(&machine).await, Some(Duration::from_mins(1)));
     assert_eq!(systemd.state().signals.len(), 1);
+    // Nor does it hear of a shutdown.
+    machine.forge(true).await;
+    sleep(Duration::from_secs(1)).await;
+    let log = kubelet.log();
+    assert!(!log.contains("Shutdown manager detected new shutdown event"), "{log}");
     kubelet.stop().await;
 }
 
