@@ -21,6 +21,8 @@ use stage::Stage;
 
 /// A Job whose pods fail at once, with a code that its policy ignores.
 const LOOP: &str = "ignored-loop";
+/// A Job of two indexes, one after the other.
+const WAITING: &str = "waiting-index";
 /// Upstream's backoff creates pods after 0, 10 and 30 s; without backoff there is one a second.
 const LOOP_LASTS: Duration = Duration::from_secs(33);
 
@@ -76,6 +78,15 @@ async fn random(stage: &Stage, seed: u64) -> (String, Option<String>) {
     unreachable!("the last run returns")
 }
 
+/// When the second pod of a Job comes whose first index waits, in seconds: with us, with upstream.
+async fn next_pods(stage: &Stage) -> [i64; 2] {
+    let next = async |side: &stage::Side| {
+        let made = side.pods_made(WAITING, scenarios::waiting_index(), LOOP_LASTS).await;
+        *made.get(1).unwrap_or_else(|| panic!("one pod: {made:?}"))
+    };
+    tokio::join!(next(stage.ours()), next(stage.reference())).into()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_controllers_bring_the_same_about() {
     if Feature::OwnControllerManager.is_missing() {
@@ -83,14 +94,17 @@ async fn both_controllers_bring_the_same_about() {
     }
     let stage = Stage::start().await;
     let all = scenarios::all().into_iter().map(|scenario| differences(&stage, scenario));
-    let (different, ours, theirs) = tokio::join!(
+    let (different, [our_next, their_next], ours, theirs) = tokio::join!(
         join_all(all),
+        next_pods(&stage),
         stage.ours().pods_made(LOOP, scenarios::ignored_loop(), LOOP_LASTS),
         stage.reference().pods_made(LOOP, scenarios::ignored_loop(), LOOP_LASTS),
     );
     stage.stop().await;
     let different: Vec<String> = different.into_iter().flatten().collect();
     assert!(different.is_empty(), "{} differ:\n{}", different.len(), different.join("\n"));
+    // Upstream lets an index that waits block those behind it. ([I11])
+    assert!(our_next < 9 && their_next >= 9, "the second pod after {our_next} and {their_next} s");
     // The exact number at the very end depends on timing.
     let waits = ours.len() >= 2 && ours.len() <= theirs.len() + 2;
     assert!(waits, "pods of a loop after {ours:?} s, with upstream after {theirs:?} s");

@@ -169,6 +169,7 @@ fn failures() -> Vec<Scenario> {
             restarting("too-many-restarts").spec("backoffLimit", 2).script("fail"),
         ),
         row("deadline", pods("deadline", 2, 2).spec("activeDeadlineSeconds", 2).script("hang")),
+        ended_later(),
         row("no-time", job("no-time").spec("activeDeadlineSeconds", 0).script("hang")),
         // Nothing else happens to it when its time is over.
         row("deadline-later", job("deadline-later").script("hang"))
@@ -179,6 +180,19 @@ fn failures() -> Vec<Scenario> {
         deleted("deleted-either", "TerminatingOrFailed", 1),
         // Not with exit 0: whether the batch of a second sees the pod terminating is a race.
     ]
+}
+
+/// The clock of its node is ahead: backoff begins when the container ended, as it says. ([D3])
+fn ended_later() -> Scenario {
+    let at = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(15);
+    let at = at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let ended = json!({"terminated": {"exitCode": 1, "finishedAt": at}});
+    let main = json!({"name": "main", "image": "none", "imageID": "", "ready": false,
+                      "restartCount": 0, "state": ended});
+    row("ended-later", job("ended-later").script("pending times=1; succeed"))
+        .step(Step::Reaches(|state| state.active == 1))
+        .step(Step::PodStatus(json!({"phase": "Failed", "containerStatuses": [main]})))
+        .takes(2. * BACKOFF_S, 2. * BACKOFF_S)
 }
 
 fn failure_policies() -> Vec<Scenario> {
@@ -295,6 +309,12 @@ pub(crate) fn ignored_loop() -> JobBuilder {
     let codes = json!({"containerName": "main", "operator": "In", "values": [42]});
     let rule = json!({"action": "Ignore", "onExitCodes": codes});
     job("ignored-loop").spec("podFailurePolicy", json!({"rules": [rule]})).script("fail exit=42")
+}
+
+/// Its first index waits for its backoff, and the second one is free.
+pub(crate) fn waiting_index() -> JobBuilder {
+    let job = job("waiting-index").indexed(2).spec("parallelism", 1);
+    job.spec("backoffLimitPerIndex", 1).script("index=0: fail times=1; succeed")
 }
 
 fn indexes() -> Vec<Scenario> {
