@@ -124,8 +124,8 @@ fn is_bare_sandbox(pod: &PodView, figures: &PodFigures) -> bool {
 /// Whether an eviction that frees so much would help against a shortage. What is not known may be
 /// the cause.
 ///
-/// DIVERGES(upstream): for a disk, a pod that would free less than a hundredth of what is missing is
-/// not evicted. Upstream evicts one pod after the other, though the files that fill the disk are
+/// DIVERGES(upstream): for a disk, a pod that would free less than a hundredth of what is missing
+/// is not evicted. Upstream evicts one pod after the other, though the files that fill the disk are
 /// no pod's.
 fn would_help(cause: &Cause, frees: Option<u64>) -> bool {
     match (cause.shortage(), frees) {
