@@ -40,12 +40,13 @@ async fn facts(args: CheckArgs, config: CheckConfig) -> anyhow::Result<Facts> {
     let conf_files = host.logind_conf_files()?;
     let bus_address = bus_address.unwrap_or_else(|| host.bus_address());
     let bus = ask(&bus_address, &host).await;
+    let (api, token) = ask_api(config.api).await;
+    let settings = KubeletSettings { place: config.kubelet.clone(), token, period: PERIOD };
+    // The kubelet names the runtime.
+    let kubelet = Some(ask_kubelet(settings, &bus_address, &host, &cri).await);
     let runtime = cri.probe().await;
     let features = &config.features;
     let pressure = pressure::sample_once(&host, &config.kubelet.dir, cri, features).await;
-    let (api, token) = ask_api(config.api).await;
-    let settings = KubeletSettings { place: config.kubelet, token, period: PERIOD };
-    let kubelet = Some(ask_kubelet(settings, &bus_address, &host).await);
     let priority_groups = config.priority_groups;
     Ok(Facts { bus_address, bus, runtime, kubelet, api, conf_files, priority_groups, pressure })
 }
@@ -66,9 +67,15 @@ async fn ask_api(wanted: Option<(ClientOptions, String)>) -> (Option<ApiFacts>, 
 }
 
 /// Asks about the kubelet. Leaves out its lease, which the agent may not read.
-async fn ask_kubelet(settings: KubeletSettings, bus_address: &str, host: &Host) -> KubeletFacts {
+async fn ask_kubelet(
+    settings: KubeletSettings,
+    bus_address: &str,
+    host: &Host,
+    cri: &Runtime,
+) -> KubeletFacts {
     let no_lease = LeaseAge::default();
-    KubeletSource::new(settings, bus_address.to_owned(), host.clone(), no_lease).ask().await
+    let source = KubeletSource::new(settings, bus_address.to_owned(), host.clone(), no_lease);
+    source.naming(Some(cri.clone())).ask().await
 }
 
 async fn ask(address: &str, host: &Host) -> BusFacts {

@@ -436,7 +436,7 @@ mod tests {
             delay: Some(Duration::from_secs(30)),
             preparing: false,
             scheduled: None,
-            lock_listed: false,
+            lock_listed: Some(false),
         };
         for event in [Event::KubeletSeen(lives), Event::LogindSeen(calm), Event::PodsListed(pods)] {
             events.try_send(event).expect("must have room");

@@ -333,7 +333,8 @@ impl Shared {
         let Environment { token_file, bus, .. } = &self.environment;
         let (place, token) = (self.config.kubelet.clone(), token_file.clone());
         let settings = KubeletSettings { place, token, period };
-        KubeletSource::new(settings, bus.clone(), self.host.clone(), age)
+        let source = KubeletSource::new(settings, bus.clone(), self.host.clone(), age);
+        source.naming(self.environment.runtime.clone())
     }
 }
 

@@ -10,6 +10,7 @@ use epilogue_common::finding_code::FindingCode as Code;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::protocol::node::KubeletFacts;
 use crate::shutdown::Mode;
 use crate::shutdown::budget::{Budget, wanted_delay};
 use crate::shutdown::logind_conf::{self, DropIn, OUR_DELAY_MAX, OUR_DROP_IN};
@@ -132,8 +133,7 @@ pub fn judge(facts: &Facts, now: Timestamp) -> Report {
             checks.push(preparing(&logind.preparing));
             checks.push(scheduled(&logind.scheduled, now));
             checks.push(delay(&logind.delay, facts));
-            let main_pid = facts.kubelet.as_ref().and_then(|kubelet| kubelet.main_pid);
-            checks.extend(inhibitors(logind, main_pid));
+            checks.extend(inhibitors(logind, facts.kubelet.as_ref()));
             checks.push(trial(&logind.trial));
             mode = logind.inhibitors.as_ref().ok().map(|list| mode_of(list));
             if let Some(kubelet) = &facts.kubelet {
@@ -276,22 +276,38 @@ fn mode_of(inhibitors: &[Inhibitor]) -> Mode {
     if armed { Mode::Assist } else { Mode::Replace }
 }
 
-fn inhibitors(logind: &LogindFacts, main_pid: Option<u32>) -> Vec<Check> {
+fn inhibitors(logind: &LogindFacts, kubelet: Option<&KubeletFacts>) -> Vec<Check> {
     match &logind.inhibitors {
         Err(error) => vec![Check::unanswered("kubelet", error)],
         Ok(list) => {
             let process = logind.kubelet_process.as_deref();
-            // A pod does not see the host's processes; systemd knows the PID of its unit.
-            let is_units = |lock: &&Inhibitor| main_pid == Some(lock.pid);
-            let unit = facts::kubelets_lock(list).filter(is_units).map(|_| "its unit");
-            vec![kubelet(list, process.or(unit)), holders(list)]
+            // A pod does not see the host's processes; systemd knows the unit of each.
+            let known = kubelet.filter(|kubelet| kubelet.unit_active.is_some());
+            let of_unit = known.and_then(|kubelet| kubelet.lock_armed);
+            let holder = match of_unit {
+                Some(true) => Holder::Unit(process),
+                Some(false) => Holder::Stranger(process),
+                None => Holder::Process(process),
+            };
+            vec![kubelets_lock(list, holder), holders(list)]
         }
     }
 }
 
+/// Who holds the kubelet's lock, and the name of the process, where it can be seen.
+#[derive(Clone, Copy, Debug)]
+enum Holder<'a> {
+    /// A process of the kubelet's unit.
+    Unit(Option<&'a str>),
+    /// A process of another unit, or of none.
+    Stranger(Option<&'a str>),
+    /// A process; systemd has no unit of the kubelet.
+    Process(Option<&'a str>),
+}
+
 /// Checks whether the kubelet's own graceful shutdown is armed. The lock proves it; the
 /// configuration alone does not. ([W1])
-fn kubelet(list: &[Inhibitor], process: Option<&str>) -> Check {
+fn kubelets_lock(list: &[Inhibitor], process: Holder<'_>) -> Check {
     let Some(lock) = facts::kubelets_lock(list) else {
         let found =
             "its own graceful shutdown is not armed: the agent would delete the pods (Replace)";
@@ -304,14 +320,22 @@ fn kubelet(list: &[Inhibitor], process: Option<&str>) -> Check {
             .remedy(format!("find out what pid {} is; the agent does not count it", lock.pid));
     }
     let armed = "its own graceful shutdown is armed: the agent would complete its reports (Assist)";
+    let remedy = "see `systemd-inhibit --list`, and restart the kubelet";
+    let orphaned = |found| Check::warn("kubelet", Code::KubeletLockOrphaned, found).remedy(remedy);
     match process {
-        Some(name) => Check::ok("kubelet", format!("{armed}; held by {name}, {holder}")),
-        None => Check::warn(
-            "kubelet",
-            Code::KubeletLockOrphaned,
-            format!("{armed}; {holder} is not running"),
-        )
-        .remedy("see `systemd-inhibit --list`, and restart the kubelet"),
+        Holder::Unit(None) => Check::ok("kubelet", format!("{armed}; held by its unit, {holder}")),
+        Holder::Unit(Some(name)) | Holder::Process(Some(name)) => {
+            Check::ok("kubelet", format!("{armed}; held by {name}, {holder}"))
+        }
+        Holder::Process(None) => orphaned(format!("{armed}; {holder} is not running")),
+        Holder::Stranger(name) => {
+            let name = name.unwrap_or("a process that is gone or hidden");
+            let found = format!("a lock has the kubelet's name, but {name} ({holder}) is not in");
+            Check::warn("kubelet", Code::KubeletLockOrphaned, format!("{found} its unit")).remedy(
+                "if the kubelet runs in another unit, name it by --kubelet-unit; the agent counts \
+                 the lock of that unit alone",
+            )
+        }
     }
 }
 

@@ -49,27 +49,44 @@ impl FromStr for Endpoint {
 
 /// The sockets that may be the runtime's.
 #[derive(Clone, Debug, Default)]
-pub struct Sockets(Vec<PathBuf>);
+pub struct Sockets {
+    candidates: Vec<PathBuf>,
+    /// The host's files; `None` if the flag names the socket.
+    root: Option<PathBuf>,
+}
 
 impl Sockets {
     /// The socket that the flag names, as it is; without it the well-known ones below `root`.
     pub fn new(endpoint: Option<Endpoint>, root: &Path) -> Self {
         if let Some(Endpoint(path)) = endpoint {
-            return Self(vec![path]);
+            return Self { candidates: vec![path], root: None };
         }
-        let below = |path: &&str| root.join(path.trim_start_matches('/'));
-        Self(WELL_KNOWN.iter().map(below).collect())
+        let candidates = WELL_KNOWN.iter().map(|path| below(root, Path::new(path))).collect();
+        Self { candidates, root: Some(root.to_owned()) }
     }
 
     /// All candidates, whether they exist or not.
     pub(super) fn all(&self) -> &[PathBuf] {
-        &self.0
+        &self.candidates
     }
 
     /// The sockets that exist.
     pub(super) fn present(&self) -> Vec<PathBuf> {
-        self.0.iter().filter(|path| is_socket(path)).cloned().collect()
+        self.candidates.iter().filter(|path| is_socket(path)).cloned().collect()
     }
+
+    /// The socket that the kubelet names; `None` if the flag names one, which wins, or if the
+    /// kubelet's text is none.
+    pub(super) fn kubelets(&self, endpoint: &str) -> Option<PathBuf> {
+        let (root, Endpoint(path)) = (self.root.as_ref()?, endpoint.parse().ok()?);
+        // The usual link, which a pod with mounts below /run lacks.
+        let path = path.strip_prefix("/var/run").map_or(path.clone(), |it| Path::new("/run").join(it));
+        Some(below(root, &path))
+    }
+}
+
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// Whether the path is a socket now.
@@ -117,5 +134,23 @@ mod tests {
 
         let flag = "unix:///run/a.sock".parse().expect("must be an endpoint");
         assert_eq!(Sockets::new(Some(flag), root.path()).all(), [PathBuf::from("/run/a.sock")]);
+    }
+
+    #[test]
+    fn the_kubelets_socket_lies_below_the_root_and_gives_way_to_the_flags() {
+        let root = Path::new("/host");
+        let named = |text: &str| Sockets::new(None, root).kubelets(text);
+        let table = [
+            ("unix:///run/a.sock", Some("/host/run/a.sock")),
+            ("unix:///var/run/a.sock", Some("/host/run/a.sock")),
+            ("/var/lib/a.sock", Some("/host/var/lib/a.sock")),
+            ("npipe:////./pipe/a", None),
+            ("", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(named(text), expected.map(PathBuf::from), "{text}");
+        }
+        let flag = "unix:///run/b.sock".parse().expect("must be an endpoint");
+        assert_eq!(Sockets::new(Some(flag), root).kubelets("unix:///run/a.sock"), None);
     }
 }

@@ -33,6 +33,17 @@ pub enum CriError {
         /// The sockets that exist.
         sockets: Vec<PathBuf>,
     },
+    /// The kubelet names a socket, and it is not there. Another runtime's would read as "nothing
+    /// runs".
+    #[error(
+        "no container runtime's socket at {}, which the kubelet's containerRuntimeEndpoint names; \
+         in a pod mount its directory from the host, or name it by {FLAG} unix:///path",
+        .named.display()
+    )]
+    NotThere {
+        /// The path below the host's files.
+        named: PathBuf,
+    },
     /// No answer came in time: the call may or may not be carried out.
     #[error("the container runtime did not answer {call} within {within:?}")]
     NoAnswer {
@@ -70,7 +81,9 @@ impl CriError {
     /// The failure in the core's terms.
     pub fn failure(&self) -> Failure {
         let kind = match self {
-            Self::NoSocket { .. } | Self::Ambiguous { .. } => FailureKind::Other,
+            Self::NoSocket { .. } | Self::Ambiguous { .. } | Self::NotThere { .. } => {
+                FailureKind::Other
+            }
             Self::NoAnswer { .. } => FailureKind::Unknown,
             Self::Refused { status, .. } => kind(status.code()),
         };

@@ -30,13 +30,24 @@ pub struct Runtime {
     sockets: Sockets,
     /// In place of the sockets.
     given: Option<Client>,
-    chosen: Arc<Mutex<Option<(PathBuf, Client)>>>,
+    /// The socket that the kubelet names.
+    kubelets: Arc<Mutex<Option<PathBuf>>>,
+    chosen: Arc<Mutex<Option<Chosen>>>,
+}
+
+/// The runtime in use.
+#[derive(Debug)]
+struct Chosen {
+    socket: PathBuf,
+    client: Client,
+    /// The sockets among which it was chosen.
+    among: Vec<PathBuf>,
 }
 
 impl Runtime {
     /// The runtime behind one of `sockets`.
     pub fn new(sockets: Sockets) -> Self {
-        Self { sockets, given: None, chosen: Arc::default() }
+        Self { sockets, given: None, kubelets: Arc::default(), chosen: Arc::default() }
     }
 
     /// The runtime of this client.
@@ -62,48 +73,64 @@ impl Runtime {
         ActionResult::Runtime(state.await.map_err(|error: CriError| error.failure()))
     }
 
-    /// A client of the runtime behind the socket that exists now.
+    /// Takes the endpoint that the kubelet names: from now on, no other runtime is asked. It stays
+    /// known while the kubelet is down.
+    pub fn kubelet_names(&self, endpoint: &str) {
+        if let Some(socket) = self.sockets.kubelets(endpoint) {
+            *self.kubelets.lock() = Some(socket);
+        }
+    }
+
+    /// A client of the runtime behind the kubelet's socket, or behind the one that exists now.
     pub async fn client(&self) -> Result<Client, CriError> {
-        if let Some(client) = self.given.clone().or_else(|| self.remembered()) {
+        if let Some(client) = &self.given {
+            return Ok(client.clone());
+        }
+        let kubelets = self.kubelets.lock().clone();
+        let among = match kubelets {
+            Some(named) if endpoint::is_socket(&named) => vec![named],
+            Some(named) => return Err(CriError::NotThere { named }),
+            None => self.sockets.present(),
+        };
+        if let Some(client) = self.remembered(&among) {
             return Ok(client);
         }
-        let (socket, client) = choose(&self.sockets).await?;
-        *self.chosen.lock() = Some((socket, client.clone()));
+        let (socket, client) = self.choose(&among).await?;
+        *self.chosen.lock() = Some(Chosen { socket, client: client.clone(), among });
         Ok(client)
     }
 
-    /// The chosen socket, while it exists.
+    /// The chosen socket.
     pub fn socket(&self) -> Option<PathBuf> {
-        self.chosen.lock().as_ref().map(|(socket, _)| socket.clone())
+        self.chosen.lock().as_ref().map(|chosen| chosen.socket.clone())
     }
 
-    fn remembered(&self) -> Option<Client> {
+    /// The earlier choice. When another runtime has come, as at a boot, there is a new one.
+    fn remembered(&self, among: &[PathBuf]) -> Option<Client> {
         let chosen = self.chosen.lock();
-        let (socket, client) = chosen.as_ref()?;
-        endpoint::is_socket(socket).then(|| client.clone())
+        chosen.as_ref().filter(|chosen| chosen.among == among).map(|chosen| chosen.client.clone())
     }
-}
 
-/// The one socket that exists; of several, the one whose owner speaks CRI v1. A containerd that
-/// only serves Docker does not. The first answer does not decide: "has nothing of this pod" from
-/// the wrong runtime would prove that nothing runs.
-async fn choose(sockets: &Sockets) -> Result<(PathBuf, Client), CriError> {
-    let mut found = Vec::new();
-    for socket in sockets.present() {
-        let client = Client::new(&socket)?;
-        found.push((socket, client));
+    /// The one socket that exists; of several, the one whose owner speaks CRI v1. A containerd that
+    /// only serves Docker does not. The first answer does not decide: "has nothing of this pod"
+    /// from the wrong runtime would prove that nothing runs.
+    async fn choose(&self, present: &[PathBuf]) -> Result<(PathBuf, Client), CriError> {
+        let mut found = Vec::new();
+        for socket in present {
+            found.push((socket.clone(), Client::new(socket)?));
+        }
+        if found.len() > 1 {
+            let answers = join_all(found.iter().map(|(_, client)| client.version())).await;
+            let mut answers = answers.into_iter();
+            found.retain(|_| match answers.next() {
+                Some(Err(error)) => !error.is_unimplemented(),
+                _ => true,
+            });
+        }
+        if found.len() > 1 {
+            let sockets = found.into_iter().map(|(socket, _)| socket).collect();
+            return Err(CriError::Ambiguous { sockets });
+        }
+        found.pop().ok_or_else(|| CriError::NoSocket { searched: self.sockets.all().to_vec() })
     }
-    if found.len() > 1 {
-        let answers = join_all(found.iter().map(|(_, client)| client.version())).await;
-        let mut answers = answers.into_iter();
-        found.retain(|_| match answers.next() {
-            Some(Err(error)) => !error.is_unimplemented(),
-            _ => true,
-        });
-    }
-    if found.len() > 1 {
-        let sockets = found.into_iter().map(|(socket, _)| socket).collect();
-        return Err(CriError::Ambiguous { sockets });
-    }
-    found.pop().ok_or_else(|| CriError::NoSocket { searched: sockets.all().to_vec() })
 }

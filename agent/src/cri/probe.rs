@@ -36,7 +36,7 @@ impl Runtime {
 
 fn unreached(error: &CriError) -> RuntimeFacts {
     match error {
-        CriError::NoSocket { .. } | CriError::Ambiguous { .. } => {
+        CriError::NoSocket { .. } | CriError::Ambiguous { .. } | CriError::NotThere { .. } => {
             let text = error.to_string();
             let (found, remedy) = text.split_once("; ").unwrap_or((&text, ""));
             let without = "without it no pod can be stopped while the kubelet is down";

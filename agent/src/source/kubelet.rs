@@ -18,6 +18,7 @@ use super::systemd::{Systemd, UnitState};
 use super::tell;
 use crate::args::KubeletPlace;
 use crate::bus::{Bus, BusAddress};
+use crate::cri::Runtime;
 use crate::host::Host;
 
 /// How often the kubelet is checked while nothing changes.
@@ -26,6 +27,9 @@ pub const PERIOD: Duration = Duration::from_mins(1);
 const PERIOD_GOING_DOWN: Duration = Duration::from_secs(2);
 /// Minimum time between two checks. Locks come and go in bursts; one check covers a burst.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
+
+/// Maximum number of locks of the kubelet's name whose process is looked up.
+const LOCKS_MAX: usize = 8;
 
 /// How to check the kubelet.
 #[derive(Clone, Debug)]
@@ -46,6 +50,8 @@ pub struct KubeletSource {
     bus: BusAddress,
     host: Host,
     lease_age: LeaseAge,
+    /// Whom to tell which runtime the kubelet uses.
+    runtime: Option<Runtime>,
     /// The last answer of `/configz`, and the process that gave it: it is fixed at the kubelet's
     /// start.
     configured: Mutex<Option<(u32, KubeletConfig)>>,
@@ -59,7 +65,14 @@ impl KubeletSource {
         host: Host,
         lease_age: LeaseAge,
     ) -> Self {
-        Self { settings, bus: bus.into(), host, lease_age, configured: Mutex::default() }
+        let (bus, configured) = (bus.into(), Mutex::default());
+        Self { settings, bus, host, lease_age, runtime: None, configured }
+    }
+
+    /// The same source, which tells the runtime's client of the socket that the kubelet names.
+    #[must_use]
+    pub fn naming(self, runtime: Option<Runtime>) -> Self {
+        Self { runtime, ..self }
     }
 
     /// Asks all sources at once, now. Takes a second, or a few if the bus does not answer.
@@ -71,14 +84,14 @@ impl KubeletSource {
             }
         };
         let of_bus = async {
-            let (unit, locks) = self.ask_bus().await;
+            let (unit, lock_armed) = self.ask_bus().await;
             let config = self.config(unit).await;
-            (unit, locks, config)
+            (unit, lock_armed, config)
         };
-        let (healthy, (unit, locks, config)) = tokio::join!(health, of_bus);
+        let (healthy, (unit, lock_armed, config)) = tokio::join!(health, of_bus);
         let main_pid = unit.and_then(|unit| unit.main_pid);
         KubeletFacts {
-            lock_armed: locks.map(|locks| is_armed(&locks, main_pid)),
+            lock_armed,
             shutdown_period: config.as_ref().and_then(|config| config.shutdown_period),
             main_pid,
             unit_active: unit.map(|unit| unit.active),
@@ -103,8 +116,8 @@ impl KubeletSource {
         }
     }
 
-    /// The unit, and the locks of all processes, as far as there are answers.
-    async fn ask_bus(&self) -> (Option<UnitState>, Option<Vec<Inhibitor>>) {
+    /// The unit, and whether the kubelet holds its lock, as far as there are answers.
+    async fn ask_bus(&self) -> (Option<UnitState>, Option<bool>) {
         let bus = match Bus::connect(&self.bus).await {
             Ok(bus) => bus,
             Err(error) => {
@@ -117,8 +130,9 @@ impl KubeletSource {
             bus.owner_of(NAME).await.ok()??;
             Logind::on(&bus).await.ok()?.inhibitors().await.ok()
         };
+        let systemd = Systemd::on(&bus);
         let unit = async {
-            match Systemd::on(&bus).first_of(&self.settings.place.units).await {
+            match systemd.first_of(&self.settings.place.units).await {
                 Ok(unit) => unit,
                 Err(error) => {
                     tracing::debug!(error = error.message, "systemd says nothing of the unit");
@@ -127,8 +141,40 @@ impl KubeletSource {
             }
         };
         let (unit, locks) = tokio::join!(unit, locks);
+        let armed = match &locks {
+            Some(locks) => Some(self.is_armed(locks, unit, &systemd).await),
+            None => None,
+        };
         bus.close().await;
-        (unit, locks)
+        (unit, armed)
+    }
+
+    /// Whether the kubelet's lock is in the list: held by root and, where systemd has the kubelet's
+    /// unit, by a process of that unit. Any process can use the name `kubelet`. The main process of
+    /// the unit may be a supervisor or a shell, and the kubelet its child. ([SD24])
+    async fn is_armed(
+        &self,
+        locks: &[Inhibitor],
+        unit: Option<UnitState>,
+        systemd: &Systemd<'_>,
+    ) -> bool {
+        for lock in locks.iter().filter(|lock| is_named_kubelet(lock)).take(LOCKS_MAX) {
+            let Some(unit) = unit else { return true };
+            // A kubelet may put itself into a cgroup outside of its unit's. (`kubeletCgroups`)
+            if unit.main_pid == Some(lock.pid) {
+                return true;
+            }
+            match systemd.unit_of(lock.pid).await {
+                Ok(Some(unit)) if self.settings.place.units.contains(&unit) => return true,
+                Ok(_) => {}
+                Err(error) => {
+                    let error = error.message;
+                    tracing::debug!(error, "systemd says no unit of the lock's process");
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     /// The configuration, read once per process of the kubelet.
@@ -144,6 +190,9 @@ impl KubeletSource {
         }
         match configuration(address, token, &place.dir, &self.host).await {
             Ok(config) => {
+                if let (Some(runtime), Some(named)) = (&self.runtime, &config.runtime_endpoint) {
+                    runtime.kubelet_names(named);
+                }
                 *configured = pid.map(|pid| (pid, config.clone()));
                 Some(config)
             }
@@ -155,13 +204,8 @@ impl KubeletSource {
     }
 }
 
-/// Whether the kubelet's lock is in the list: held by root, and by the unit's process if that is
-/// known. Any process can use the name `kubelet`. ([SD24])
-fn is_armed(locks: &[Inhibitor], main_pid: Option<u32>) -> bool {
-    let is_its = |lock: &Inhibitor| {
-        lock.is_kubelets() && lock.uid == 0 && main_pid.is_none_or(|pid| pid == lock.pid)
-    };
-    locks.iter().any(is_its)
+fn is_named_kubelet(lock: &Inhibitor) -> bool {
+    lock.is_kubelets() && lock.uid == 0
 }
 
 #[cfg(test)]
@@ -169,22 +213,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_root_s_lock_of_the_units_process_is_the_kubelets() {
-        let lock = |who: &str, mode: &str, uid, pid| Inhibitor {
+    fn only_a_delay_lock_of_roots_that_says_kubelet_can_be_the_kubelets() {
+        let lock = |who: &str, mode: &str, uid| Inhibitor {
             what: "shutdown".into(),
             who: who.into(),
             why: String::new(),
             mode: mode.into(),
             uid,
-            pid,
+            pid: 7,
         };
-        let its = || lock("kubelet", "delay", 0, 7);
-        assert!(is_armed(&[its()], Some(7)));
-        assert!(is_armed(&[lock("kubelet", "delay", 0, 8), its()], Some(7)));
-        assert!(is_armed(&[its()], None));
-        assert!(!is_armed(&[its()], Some(8)));
-        assert!(!is_armed(&[lock("kubelet", "delay", 1000, 7)], Some(7)));
-        assert!(!is_armed(&[lock("kubelet", "block", 0, 7)], None));
-        assert!(!is_armed(&[lock("kubelet-like", "delay", 0, 7)], None));
+        assert!(is_named_kubelet(&lock("kubelet", "delay", 0)));
+        assert!(!is_named_kubelet(&lock("kubelet", "delay", 1000)));
+        assert!(!is_named_kubelet(&lock("kubelet", "block", 0)));
+        assert!(!is_named_kubelet(&lock("kubelet-like", "delay", 0)));
     }
 }

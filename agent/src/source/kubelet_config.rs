@@ -16,6 +16,8 @@ pub(crate) struct KubeletConfig {
     pub(crate) shutdown_period: Option<Duration>,
     /// Its eviction thresholds.
     pub(crate) eviction: KubeletEviction,
+    /// `containerRuntimeEndpoint`: the socket of its runtime.
+    pub(crate) runtime_endpoint: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -30,6 +32,7 @@ struct Config {
     shutdown_grace_period: Option<String>,
     shutdown_grace_period_critical_pods: Option<String>,
     shutdown_grace_period_by_pod_priority: Option<Vec<PriorityGroup>>,
+    container_runtime_endpoint: Option<String>,
     eviction_hard: Thresholds,
     eviction_soft: Thresholds,
     local_storage_capacity_isolation: Option<Value>,
@@ -53,7 +56,8 @@ pub(crate) fn read(configz: &str) -> Option<KubeletConfig> {
         // The default is true. ([EV21])
         local_storage_limits: config.local_storage_capacity_isolation != Some(Value::Bool(false)),
     };
-    Some(KubeletConfig { shutdown_period: shutdown_period(config), eviction })
+    let runtime_endpoint = config.container_runtime_endpoint.clone();
+    Some(KubeletConfig { shutdown_period: shutdown_period(config), eviction, runtime_endpoint })
 }
 
 fn thresholds(map: Option<&BTreeMap<String, Value>>) -> Vec<(String, String)> {

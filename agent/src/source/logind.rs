@@ -117,7 +117,7 @@ impl Logind {
             delay: delay.ok().map(granted),
             preparing: preparing?,
             scheduled: scheduled.ok().flatten().map(at_time),
-            lock_listed: listed.unwrap_or(false),
+            lock_listed: listed.ok(),
         })
     }
 

@@ -56,7 +56,8 @@ pub struct LogindSession {
 pub struct Changes {
     /// Grows when a lock came or went, logind changed, or a shutdown was announced or cancelled.
     pub count: u64,
-    /// Whether the last signal announced a shutdown.
+    /// Whether logind goes down, by its last signal or by the property, whichever came later. Its
+    /// loss of the bus changes nothing; its end does.
     pub going_down: bool,
 }
 
@@ -100,7 +101,6 @@ impl Session for Running {
             bus,
             signs: signs.subscribe(),
             reported: Signs::default(),
-            going_down: false,
             events: &self.events,
         };
         let report = async {
@@ -140,8 +140,6 @@ struct Reporter<'a> {
     signs: watch::Receiver<Signs>,
     /// What was already reported.
     reported: Signs,
-    /// Whether the machine goes down, by the last report.
-    going_down: bool,
     events: &'a mpsc::Sender<Event>,
 }
 
@@ -169,7 +167,8 @@ impl Reporter<'_> {
 
     fn period(&self) -> Duration {
         let pace = &self.session.pace;
-        if self.going_down { pace.poll_going_down } else { pace.poll }
+        let going_down = self.session.changes.borrow().going_down;
+        if going_down { pace.poll_going_down } else { pace.poll }
     }
 
     /// Reports the difference between the last report and now. Never skips a `false`; skips a
@@ -182,7 +181,7 @@ impl Reporter<'_> {
             self.seen(logind).await;
         }
         if before.cancelled != now.cancelled {
-            self.going_down = false;
+            self.goes_down(false);
             tell(self.events, Event::ShutdownCancelled).await;
         }
         if before.announced != now.announced && now.going_down {
@@ -195,9 +194,13 @@ impl Reporter<'_> {
     }
 
     fn report_change(&self) {
-        self.session.changes.send_modify(|changes| {
-            changes.count += 1;
-            changes.going_down = self.going_down;
+        self.session.changes.send_modify(|changes| changes.count += 1);
+    }
+
+    /// Notes whether logind goes down. The place outlives this connection and this logind.
+    fn goes_down(&self, goes_down: bool) {
+        self.session.changes.send_if_modified(|changes| {
+            std::mem::replace(&mut changes.going_down, goes_down) != goes_down
         });
     }
 
@@ -217,7 +220,7 @@ impl Reporter<'_> {
         }
         let granted = delay.ok().and_then(Result::ok).map(granted);
         let kind = now.kind.clone();
-        self.going_down = true;
+        self.goes_down(true);
         tell(self.events, Event::ShutdownAnnounced(Announcement { granted, kind })).await;
     }
 
@@ -225,13 +228,18 @@ impl Reporter<'_> {
     async fn seen(&mut self, logind: &Logind) {
         let event = match &self.reported.owner {
             Owner::Name(owner) => match logind.state(owner.clone(), &self.session.lock).await {
-                Ok(state) => Event::LogindSeen(state),
+                Ok(state) => {
+                    self.goes_down(state.preparing);
+                    Event::LogindSeen(state)
+                }
                 Err(error) => {
                     let words = format!("logind does not answer: {}", error.message);
                     Event::LogindLost(words)
                 }
             },
             Owner::Unknown | Owner::Absent => {
+                // A delayed shutdown ends with the logind that delayed it. ([LD7])
+                self.goes_down(false);
                 Event::LogindLost(format!("{NAME} has no owner on the bus"))
             }
         };

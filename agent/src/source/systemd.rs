@@ -1,4 +1,5 @@
-//! Talks to systemd over D-Bus: signals a unit, and reads a unit's state and the time of this boot.
+//! Talks to systemd over D-Bus: signals a unit, reads a unit's state and the time of this boot, and
+//! says which unit a process belongs to.
 
 use jiff::Timestamp;
 use zbus::OwnedObjectPath;
@@ -7,6 +8,9 @@ use zbus::proxy::CacheProperties;
 use crate::bus::{Answer, Bus, answer};
 
 const SIGHUP: i32 = 1;
+/// systemd's errors for a process that no unit has, and for one that does not exist.
+const NO_UNIT: &str = "org.freedesktop.systemd1.NoUnitForPID";
+const NO_PROCESS: &str = "org.freedesktop.DBus.Error.UnixProcessIdUnknown";
 
 #[zbus::proxy(
     interface = "org.freedesktop.systemd1.Manager",
@@ -18,6 +22,9 @@ trait Manager {
 
     fn load_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
 
+    #[zbus(name = "GetUnitByPID")]
+    fn get_unit_by_pid(&self, pid: u32) -> zbus::Result<OwnedObjectPath>;
+
     #[zbus(property)]
     fn userspace_timestamp(&self) -> zbus::Result<u64>;
 }
@@ -27,6 +34,9 @@ trait Manager {
     default_service = "org.freedesktop.systemd1"
 )]
 trait Unit {
+    #[zbus(property)]
+    fn id(&self) -> zbus::Result<String>;
+
     #[zbus(property)]
     fn load_state(&self) -> zbus::Result<String>;
 
@@ -76,8 +86,7 @@ impl<'a> Systemd<'a> {
     pub async fn unit(&self, name: &str) -> Answer<Option<UnitState>> {
         let path = answer(self.manager().await?.load_unit(name).await)?;
         let bus = self.bus.connection();
-        let unit = UnitProxy::builder(bus).path(path.clone()).cache_properties(CacheProperties::No);
-        let unit = answer(unit.build().await)?;
+        let unit = self.unit_at(path.clone()).await?;
         if answer(unit.load_state().await)? != "loaded" {
             return Ok(None);
         }
@@ -104,6 +113,21 @@ impl<'a> Systemd<'a> {
         let microseconds = answer(self.manager().await?.userspace_timestamp().await)?;
         let noted = i64::try_from(microseconds).ok().filter(|noted| *noted > 0);
         Ok(noted.and_then(|noted| Timestamp::from_microsecond(noted).ok()))
+    }
+
+    /// The name of the unit in whose cgroup the process is; `None` if it is in no unit's, or gone.
+    pub async fn unit_of(&self, pid: u32) -> Answer<Option<String>> {
+        let path = match answer(self.manager().await?.get_unit_by_pid(pid).await) {
+            Ok(path) => path,
+            Err(error) if error.name == NO_UNIT || error.name == NO_PROCESS => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        answer(self.unit_at(path).await?.id().await).map(Some)
+    }
+
+    async fn unit_at(&self, path: OwnedObjectPath) -> Answer<UnitProxy<'static>> {
+        let unit = UnitProxy::builder(self.bus.connection()).path(path);
+        answer(unit.cache_properties(CacheProperties::No).build().await)
     }
 
     async fn manager(&self) -> Answer<ManagerProxy<'static>> {

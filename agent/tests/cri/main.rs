@@ -511,6 +511,30 @@ async fn between_two_runtimes_the_agent_does_not_guess() {
 }
 
 #[tokio::test]
+async fn the_runtime_is_the_one_that_the_kubelet_names() {
+    let node = Node::start();
+    node.cri.pod("a").container("app", Script::Obedient).start().await;
+    assert!(!node.inspect("a").await.expect("the only one").nothing_runs());
+    // A second runtime comes later in the boot: the first is no longer the only one.
+    let other = CriDouble::start_at(&node.root.path().join("run/crio/crio.sock"));
+    let failure = node.inspect("a").await.expect_err("it must not be guessed");
+    assert!(failure.message.contains("more than one container runtime"), "{failure}");
+
+    node.runtime.kubelet_names("unix:///var/run/crio/crio.sock");
+    let found = node.inspect("a").await.expect("the kubelet's must be asked");
+    assert_eq!(found, RuntimeState::default());
+    node.runtime.kubelet_names("unix:///run/containerd/containerd.sock");
+    assert!(!node.inspect("a").await.expect("the kubelet's must be asked").nothing_runs());
+    drop(other);
+
+    // No other stands in for the kubelet's: it would say that nothing runs.
+    node.runtime.kubelet_names("unix:///run/crio/another.sock");
+    let failure = node.inspect("a").await.expect_err("it is not there");
+    assert!(failure.message.contains("containerRuntimeEndpoint"), "{failure}");
+    assert!(failure.message.contains("--runtime-endpoint"), "{failure}");
+}
+
+#[tokio::test]
 async fn a_stop_that_is_asked_for_twice_with_less_grace_ends_sooner() {
     let node = Node::start();
     node.cri.pod("a").container("app", Script::Stubborn).start().await;

@@ -149,6 +149,29 @@ async fn a_lock_of_another_process_is_not_the_kubelets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lock_of_a_child_in_the_kubelets_unit_is_the_kubelets() {
+    // k0s, RKE2 and wrapper shells run the kubelet as a child of the unit's main process.
+    let node = Node::start(60).await;
+    let systemd = systemd(&node).await;
+    node.login1.turn(|state| state.locks.push((0, its_lock(PID + 1))));
+    systemd.turn(|state| state.children = vec![PID + 1]);
+    assert_eq!(source(&node, None, None, 0).ask().await.lock_armed, Some(true));
+    // Another unit is not the kubelet's, though systemd knows its processes.
+    systemd.turn(|state| state.unit = "other.service".into());
+    let other = source(&node, None, None, 0).ask().await;
+    assert_eq!((other.main_pid, other.lock_armed), (None, Some(true)), "no unit: root suffices");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_of_another_unit_is_not_the_kubelets() {
+    let node = Node::start(60).await;
+    let systemd = systemd(&node).await;
+    node.login1.turn(|state| state.locks.push((0, its_lock(PID + 1))));
+    systemd.turn(|state| state.other = Some((PID + 1, "somebodys.service".into())));
+    assert_eq!(source(&node, None, None, 0).ask().await.lock_armed, Some(false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_token_is_not_shown_to_a_port_of_another_user() {
     let node = Node::start(60).await;
     let _systemd = systemd(&node).await;

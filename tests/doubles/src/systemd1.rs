@@ -1,12 +1,14 @@
-//! Provides a double of systemd, as far as the agent asks: signals for units, and a unit's state.
+//! Provides a double of systemd, as far as the agent asks: signals for units, a unit's state, and
+//! the unit of a process.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use zbus::connection::Builder;
-use zbus::{Connection, OwnedObjectPath, fdo};
+use zbus::{Connection, DBusError, OwnedObjectPath, fdo};
 
 const UNIT_PATH: &str = "/org/freedesktop/systemd1/unit/one";
+const OTHER_PATH: &str = "/org/freedesktop/systemd1/unit/other";
 const ABSENT_PATH: &str = "/org/freedesktop/systemd1/unit/absent";
 
 /// The state of the double, which a test reads and changes.
@@ -18,6 +20,10 @@ pub struct State {
     pub active: String,
     /// Its `MainPID`.
     pub main_pid: u32,
+    /// The other processes in its cgroup.
+    pub children: Vec<u32>,
+    /// A process of another unit, and that unit.
+    pub other: Option<(u32, String)>,
     /// Its `UserspaceTimestamp`, in microseconds.
     pub booted_at: u64,
     /// Whether it refuses to signal units.
@@ -70,6 +76,7 @@ pub fn serve<'a>(
     builder
         .serve_at("/org/freedesktop/systemd1", manager)
         .serve_at(UNIT_PATH, Unit { state: Some(Arc::clone(state)) })
+        .serve_at(OTHER_PATH, Other { state: Arc::clone(state) })
         .serve_at(UNIT_PATH, Service { state: Arc::clone(state) })
         .serve_at(ABSENT_PATH, Unit { state: None })
 }
@@ -112,10 +119,33 @@ impl Manager {
         of(&self.state).booted_at
     }
 
+    #[zbus(name = "GetUnitByPID")]
+    fn get_unit_by_pid(&self, pid: u32) -> Result<OwnedObjectPath, UnitError> {
+        let state = of(&self.state);
+        let path = if pid == state.main_pid || state.children.contains(&pid) {
+            UNIT_PATH
+        } else if state.other.is_some_and(|(other, _)| pid == other) {
+            OTHER_PATH
+        } else {
+            let words = format!("PID {pid} does not belong to any loaded unit.");
+            return Err(UnitError::NoUnitForPID(words));
+        };
+        Ok(OwnedObjectPath::try_from(path).expect("a literal path must be valid"))
+    }
+
     fn load_unit(&self, name: &str) -> OwnedObjectPath {
         let path = if of(&self.state).unit == name { UNIT_PATH } else { ABSENT_PATH };
         OwnedObjectPath::try_from(path).expect("a literal path must be valid")
     }
+}
+
+/// systemd's own errors.
+#[derive(Debug, DBusError)]
+#[zbus(prefix = "org.freedesktop.systemd1")]
+enum UnitError {
+    #[zbus(error)]
+    ZBus(zbus::Error),
+    NoUnitForPID(String),
 }
 
 /// A unit; without a state it does not exist.
@@ -126,6 +156,11 @@ struct Unit {
 #[zbus::interface(name = "org.freedesktop.systemd1.Unit")]
 impl Unit {
     #[zbus(property)]
+    fn id(&self) -> String {
+        self.state.as_ref().map(|state| of(state).unit).unwrap_or_default()
+    }
+
+    #[zbus(property)]
     fn load_state(&self) -> &'static str {
         if self.state.is_some() { "loaded" } else { "not-found" }
     }
@@ -133,6 +168,19 @@ impl Unit {
     #[zbus(property)]
     fn active_state(&self) -> String {
         self.state.as_ref().map_or_else(|| "inactive".into(), |state| of(state).active)
+    }
+}
+
+/// The unit of another process.
+struct Other {
+    state: Arc<Mutex<State>>,
+}
+
+#[zbus::interface(name = "org.freedesktop.systemd1.Unit")]
+impl Other {
+    #[zbus(property)]
+    fn id(&self) -> String {
+        of(&self.state).other.map(|(_, unit)| unit).unwrap_or_default()
     }
 }
 

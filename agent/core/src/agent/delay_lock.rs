@@ -61,10 +61,10 @@ impl DelayLock {
         }
     }
 
-    /// Takes the lock again if logind does not list it.
-    pub(super) fn was_listed(&mut self, listed: bool, facts: &Facts, out: &mut Out) {
+    /// Takes the lock again if logind does not list it. A list that did not come says nothing.
+    pub(super) fn was_listed(&mut self, listed: Option<bool>, facts: &Facts, out: &mut Out) {
         let fresh = facts.clock.monotonic() < self.held_since + CHECK_LASTS;
-        if self.state == LockState::Held && !listed && !fresh {
+        if self.state == LockState::Held && listed == Some(false) && !fresh {
             out.calls.log(true, None, "logind does not list our lock; it is taken again");
             self.state = LockState::None;
             self.taking = Attempt::wanted();

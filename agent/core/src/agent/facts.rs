@@ -140,7 +140,7 @@ impl LogindFacts {
             delay: None,
             preparing: false,
             scheduled: None,
-            lock_listed: false,
+            lock_listed: None,
         };
         Self { state: Some(state), ..Self::default() }
     }

@@ -350,11 +350,15 @@ fn the_mode_is_the_one_that_the_agent_would_detect() {
 
 #[test]
 fn a_pod_that_sees_no_process_of_the_host_believes_systemd() {
-    let armed = |main_pid| Facts {
-        kubelet: Some(KubeletFacts { main_pid, ..KubeletFacts::default() }),
+    let armed = |unit_active, lock_armed| Facts {
+        kubelet: Some(KubeletFacts { unit_active, lock_armed, ..KubeletFacts::default() }),
         ..of(|logind| logind.inhibitors = Ok(vec![lock("shutdown", "kubelet", "delay", 0)]))
     };
-    assert_found(&armed(Some(7)), "kubelet", Verdict::Ok, &["held by its unit, uid 0, pid 7"]);
-    assert_found(&armed(Some(8)), "kubelet", Verdict::Warn, &["is not running"]);
-    assert_found(&armed(None), "kubelet", Verdict::Warn, &["is not running"]);
+    let (ok, warn) = (Verdict::Ok, Verdict::Warn);
+    let words = ["held by its unit, uid 0, pid 7"];
+    assert_found(&armed(Some(true), Some(true)), "kubelet", ok, &words);
+    let words = ["uid 0, pid 7) is not in its unit", "--kubelet-unit"];
+    assert_found(&armed(Some(true), Some(false)), "kubelet", warn, &words);
+    assert_found(&armed(None, Some(true)), "kubelet", warn, &["is not running"]);
+    assert_found(&armed(None, None), "kubelet", warn, &["is not running"]);
 }

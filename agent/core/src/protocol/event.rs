@@ -103,8 +103,8 @@ pub struct LogindState {
     pub preparing: bool,
     /// `ScheduledShutdown`: kind, and time (wall clock); `None` if no shutdown is scheduled.
     pub scheduled: Option<(String, Timestamp)>,
-    /// Whether our own lock is in `ListInhibitors`.
-    pub lock_listed: bool,
+    /// Whether our own lock is in `ListInhibitors`; `None` without an answer.
+    pub lock_listed: Option<bool>,
 }
 
 /// `PrepareForShutdown(true)`.

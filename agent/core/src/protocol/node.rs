@@ -6,8 +6,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KubeletFacts {
     /// Whether `ListInhibitors` shows a delay lock on shutdown whose `who` is `kubelet`, held by
-    /// root. If the unit's main process is known, it must be the holder. `None` without an answer
-    /// of logind.
+    /// root. If systemd knows the kubelet's unit, the holder must be one of its processes. `None`
+    /// without an answer of logind.
     pub lock_armed: Option<bool>,
     /// Sum of the kubelet's configured shutdown periods, from `/configz`. Zero if graceful shutdown
     /// is off; `None` without an answer.

@@ -110,7 +110,7 @@ pub fn wanted_delay(
     priority_groups: Option<&PriorityGroups>,
     kubelet_period: Option<Duration>,
 ) -> Duration {
-    let kubelet = kubelet_period.map_or(Duration::ZERO, |period| period + FLUSH_MARGIN);
+    let kubelet = kubelet_period.map_or(Duration::ZERO, |period| period.saturating_add(FLUSH_MARGIN));
     let Some(priority_groups) = priority_groups else { return kubelet };
     let period = priority_groups.period();
     enough_for(period).max(period + FLUSH_MARGIN).max(kubelet)
@@ -135,7 +135,7 @@ fn enough_for(period: Duration) -> Duration {
 /// Maximum time that Assist holds its lock: the kubelet's sum of periods plus the flush margin.
 /// Other lock holders wait too. ([AP13])
 pub fn assist_hold_max(kubelet_period: Duration, granted: TimeSpan) -> Duration {
-    (kubelet_period + FLUSH_MARGIN).min(Budget::of(granted.duration()).timetable().end)
+    kubelet_period.saturating_add(FLUSH_MARGIN).min(Budget::of(granted.duration()).timetable().end)
 }
 
 #[cfg(test)]
@@ -222,6 +222,7 @@ mod tests {
             assert!(budget.kill >= priority_groups.period(), "{seconds}");
         }
         assert_eq!(wanted_delay(None, None), Duration::ZERO);
+        assert_eq!(wanted_delay(None, Some(Duration::MAX)), Duration::MAX);
     }
 
     #[test]
@@ -232,5 +233,6 @@ mod tests {
         };
         assert_eq!(hold(30, 600), 40);
         assert_eq!(hold(30, 35), 34);
+        assert_eq!(hold(u64::MAX, 35), 34);
     }
 }

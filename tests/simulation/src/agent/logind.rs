@@ -172,7 +172,7 @@ impl World {
             delay: (!self.behaviour.mute_delay).then_some(self.logind.delay),
             preparing: self.logind.stage != Stage::Idle,
             scheduled: None,
-            lock_listed: self.logind.agent_lock == self.agent_run(),
+            lock_listed: Some(self.logind.agent_lock == self.agent_run()),
         };
         self.handle_soon(Event::LogindSeen(state));
     }

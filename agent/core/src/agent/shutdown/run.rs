@@ -148,7 +148,7 @@ impl Shutdown {
             && let Some(period) = period.filter(|period| !period.is_zero())
         {
             let granted = TimeSpan::from_secs(self.granted.as_secs().max(1));
-            ends.end = ends.end.min(assist_hold_max(period + silence, granted));
+            ends.end = ends.end.min(assist_hold_max(period.saturating_add(silence), granted));
             ends.last_writes = ends.end.saturating_sub(budget.last_writes);
             ends.kill = ends.kill.min(ends.last_writes);
         }

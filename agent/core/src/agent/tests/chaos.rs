@@ -72,7 +72,8 @@ fn happen(world: &mut World, dice: &mut Dice) {
         }
         (4, _) => {
             let owner = dice.of(&[":1.7", ":1.9"]).to_owned();
-            let (preparing, lock_listed) = (dice.roll(2) == 0, dice.roll(3) > 0);
+            let (preparing, listed) = (dice.roll(2) == 0, dice.roll(4));
+            let lock_listed = (listed < 3).then_some(listed > 0);
             let state = LogindState { owner, lock_listed, ..logind(preparing) };
             world.event(Event::LogindSeen(state));
         }

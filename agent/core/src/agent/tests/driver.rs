@@ -651,7 +651,7 @@ pub(crate) fn logind(preparing: bool) -> LogindState {
         delay: Some(Duration::from_secs(40)),
         preparing,
         scheduled: None,
-        lock_listed: true,
+        lock_listed: Some(true),
     }
 }
 

@@ -38,10 +38,13 @@ fn a_lock_that_logind_does_not_list_is_taken_again() {
     assert_eq!(world.log, [""; 0]);
     world.event(Event::LogindLost("the connection is closed".into()));
     assert_eq!(world.agent.status().lock, LockState::Held, "a lock is held on");
-    world.event(seen(|state| state.lock_listed = false));
+    // A list that did not come says nothing of the lock.
+    world.event(seen(|state| state.lock_listed = None));
+    assert_eq!(world.log, [""; 0]);
+    world.event(seen(|state| state.lock_listed = Some(false)));
     assert_eq!(world.log, ["0 lock"]);
     // A read that began before the lock was taken.
-    world.event(seen(|state| state.lock_listed = false));
+    world.event(seen(|state| state.lock_listed = Some(false)));
     assert_eq!(world.log, ["0 lock"]);
 }
 
@@ -148,7 +151,7 @@ fn what_would_not_go_well_is_logged_once_before_a_scheduled_shutdown() {
     world.answers.insert("lock *".into(), Answer::Fail(FailureKind::Other, u32::MAX));
     let short = |state: &mut LogindState| {
         state.delay = Some(ms(5_000));
-        state.lock_listed = false;
+        state.lock_listed = Some(false);
     };
     let logged = foretold(&mut world, 40, short);
     let [logged] = logged.as_slice() else { panic!("once, not {logged:?}") };

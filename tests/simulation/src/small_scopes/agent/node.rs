@@ -325,7 +325,7 @@ impl Logind {
             delay: Some(DELAY),
             preparing: self.until.is_some(),
             scheduled: None,
-            lock_listed: self.agent_lock == Some(process),
+            lock_listed: Some(self.agent_lock == Some(process)),
         }
     }
 }
