@@ -244,7 +244,7 @@ mod tests {
     use agent_core::pod::PodView;
     use agent_core::protocol::action::Purpose;
     use agent_core::protocol::event::{Announcement, LogindState};
-    use agent_core::protocol::node::{Healthz, KubeletFacts};
+    use agent_core::protocol::node::{Healthz, KubeletFacts, Unit};
     use agent_core::shutdown::candidates::BarePods;
     use futures::poll;
     use jiff::Timestamp;
@@ -384,7 +384,7 @@ mod tests {
             delay: Some(Duration::from_secs(30)),
             preparing: false,
             scheduled: None,
-            lock_listed: false,
+            lock_listed: Some(false),
         };
         events.try_send(Event::LogindSeen(calm)).expect("must have room");
         let held = async {
@@ -426,7 +426,7 @@ mod tests {
         let mut run = pin!(driver.run(CancellationToken::new()));
 
         let lives = KubeletFacts {
-            unit_active: Some(true),
+            unit: Some(Unit::Active),
             healthy: Some(Healthz::Ok),
             lock_armed: Some(false),
             ..KubeletFacts::default()

@@ -108,7 +108,7 @@ pub const CONTROLLERS: [Right; 24] = [
 ];
 
 /// The agents' rights.
-pub const AGENTS: [Right; 14] = [
+pub const AGENTS: [Right; 15] = [
     (AGENT_ROLE, "", "pods", "list", "", "know the node's pods"),
     (AGENT_ROLE, "", "pods", "watch", "", "see them terminate"),
     (AGENT_ROLE, "", "pods", "get", "", "read one again, after a conflict and after a boot"),
@@ -135,6 +135,7 @@ pub const AGENTS: [Right; 14] = [
     (AGENT_ROLE, "", "nodes", "patch", "", "announce by annotation and taint"),
     (AGENT_ROLE, "", "nodes/status", "patch", "", "show by conditions that the node's pods stall"),
     (AGENT_ROLE, "", "nodes/configz", "get", "", "ask the kubelet for its periods and thresholds"),
+    (AGENT_ROLE, "", "nodes/healthz", "get", "", "ask the kubelet whether its sync loop turns"),
     (LEASE_ROLE, "coordination.k8s.io", "leases", "get", "", "see since when it is silent"),
     (AGENT_ROLE, "events.k8s.io", "events", "create", "", "emit events"),
 ];

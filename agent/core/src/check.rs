@@ -282,7 +282,7 @@ fn inhibitors(logind: &LogindFacts, kubelet: Option<&KubeletFacts>) -> Vec<Check
         Ok(list) => {
             let process = logind.kubelet_process.as_deref();
             // A pod does not see the host's processes; systemd knows the unit of each.
-            let known = kubelet.filter(|kubelet| kubelet.unit_active.is_some());
+            let known = kubelet.filter(|kubelet| kubelet.unit.is_some());
             let of_unit = known.and_then(|kubelet| kubelet.lock_armed);
             let holder = match of_unit {
                 Some(true) => Holder::Unit(process),

@@ -39,7 +39,8 @@ pub struct KubeletArgs {
     /// Address at which the kubelet serves /healthz; empty for none.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10248")]
     kubelet_healthz_address: String,
-    /// Address at which the kubelet serves /configz; empty for none.
+    /// Address at which the kubelet serves /configz and the health of its sync loop; empty for
+    /// none.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10250")]
     kubelet_address: String,
 }
@@ -54,7 +55,8 @@ pub struct KubeletPlace {
     pub dir: String,
     /// The address of its `/healthz`, on the loopback, if it serves it.
     pub healthz: Option<SocketAddr>,
-    /// Its main port, which serves `/configz`, on the loopback; `None` if it is not asked.
+    /// Its main port on the loopback, which serves `/configz` and a `/healthz` that checks its sync
+    /// loop; `None` if it is not asked.
     pub configz: Option<SocketAddr>,
 }
 

@@ -20,12 +20,13 @@ const ASK_MAX: Duration = Duration::from_secs(10);
 /// A pod that changes between read and write is read again, up to this many attempts.
 const TRIALS_MAX: usize = 3;
 /// The permissions from the manifests: group, resource, the namespace if not all, verbs.
-const RIGHTS: [(&str, &str, &str, &[&str]); 7] = [
+const RIGHTS: [(&str, &str, &str, &[&str]); 8] = [
     ("", "pods", "", &["get", "list", "watch", "delete", "patch"]),
     ("", "pods/status", "", &["patch"]),
     ("", "nodes", "", &["get", "list", "watch", "patch"]),
     ("", "nodes/status", "", &["patch"]),
     ("", "nodes/configz", "", &["get"]),
+    ("", "nodes/healthz", "", &["get"]),
     ("coordination.k8s.io", "leases", "kube-node-lease", &["get"]),
     ("events.k8s.io", "events", "", &["create"]),
 ];

@@ -80,7 +80,8 @@ impl Sockets {
     pub(super) fn kubelets(&self, endpoint: &str) -> Option<PathBuf> {
         let (root, Endpoint(path)) = (self.root.as_ref()?, endpoint.parse().ok()?);
         // The usual link, which a pod with mounts below /run lacks.
-        let path = path.strip_prefix("/var/run").map_or(path.clone(), |it| Path::new("/run").join(it));
+        let path =
+            path.strip_prefix("/var/run").map_or(path.clone(), |it| Path::new("/run").join(it));
         Some(below(root, &path))
     }
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use agent_core::check::facts::Inhibitor;
 use agent_core::protocol::event::Event;
-use agent_core::protocol::node::KubeletFacts;
+use agent_core::protocol::node::{Healthz, KubeletFacts, MainPort, Unit};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::sleep;
 
 use super::kubelet_config::KubeletConfig;
-use super::kubelet_http::{configuration, healthz};
+use super::kubelet_http::{ANSWER_TIME_MAX, Main, healthz};
 use super::lease::LeaseAge;
 use super::logind::{Logind, NAME};
 use super::logind_session::Changes;
@@ -25,6 +25,11 @@ use crate::host::Host;
 pub const PERIOD: Duration = Duration::from_mins(1);
 /// The same during a shutdown, where the agent must notice in time that the kubelet dies.
 const PERIOD_GOING_DOWN: Duration = Duration::from_secs(2);
+/// The same while its unit does not run.
+const PERIOD_ABSENT: Duration = Duration::from_secs(5);
+/// How long a port may take to answer in a shutdown, where silence is proof: a kubelet under load
+/// must not look like one that is stopped.
+const ANSWER_TIME_GOING_DOWN: Duration = Duration::from_secs(2);
 /// Minimum time between two checks. Locks come and go in bursts; one check covers a burst.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 
@@ -36,8 +41,8 @@ const LOCKS_MAX: usize = 8;
 pub struct KubeletSettings {
     /// Where it is.
     pub place: KubeletPlace,
-    /// The token's file; its bearer needs `get` on `nodes/configz`. Without it, the kubelet's
-    /// configuration is not read.
+    /// The token's file; its bearer needs `get` on `nodes/configz` and `nodes/healthz`. Without it,
+    /// the kubelet's main port is not asked.
     pub token: Option<String>,
     /// Time between two checks while nothing happens.
     pub period: Duration,
@@ -77,9 +82,20 @@ impl KubeletSource {
 
     /// Asks all sources at once, now. Takes a second, or a few if the bus does not answer.
     pub async fn ask(&self) -> KubeletFacts {
+        self.ask_within(ANSWER_TIME_MAX).await
+    }
+
+    /// The same; each port may take this long.
+    async fn ask_within(&self, within: Duration) -> KubeletFacts {
         let health = async {
             match self.settings.place.healthz {
-                Some(address) => healthz(address, &self.host).await,
+                Some(address) => healthz(address, within, &self.host).await,
+                None => None,
+            }
+        };
+        let main_port = async {
+            match self.main() {
+                Some(main) => main.healthz(within).await,
                 None => None,
             }
         };
@@ -88,14 +104,16 @@ impl KubeletSource {
             let config = self.config(unit).await;
             (unit, lock_armed, config)
         };
-        let (healthy, (unit, lock_armed, config)) = tokio::join!(health, of_bus);
+        let (healthy, main_port, of_bus) = tokio::join!(health, main_port, of_bus);
+        let (unit, lock_armed, config) = of_bus;
         let main_pid = unit.and_then(|unit| unit.main_pid);
         KubeletFacts {
             lock_armed,
             shutdown_period: config.as_ref().and_then(|config| config.shutdown_period),
             main_pid,
-            unit_active: unit.map(|unit| unit.active),
+            unit: unit.map(|unit| unit.unit),
             healthy,
+            main_port,
             lease_age: self.lease_age.get(),
             eviction: config.map(|config| config.eviction),
         }
@@ -105,9 +123,22 @@ impl KubeletSource {
     pub async fn run(self, mut changes: watch::Receiver<Changes>, events: mpsc::Sender<Event>) {
         loop {
             let going_down = changes.borrow_and_update().going_down;
-            let period = if going_down { PERIOD_GOING_DOWN } else { self.settings.period };
-            tell(&events, Event::KubeletSeen(self.ask().await)).await;
+            let (period, within) = if going_down {
+                (PERIOD_GOING_DOWN, ANSWER_TIME_GOING_DOWN)
+            } else {
+                (self.settings.period, ANSWER_TIME_MAX)
+            };
+            let facts = self.ask_within(within).await;
+            // One that starts, as at a boot, is not dead for a minute.
+            let absent = facts.unit.is_some_and(|unit| unit != Unit::Active);
+            let period = if absent { period.min(PERIOD_ABSENT) } else { period };
+            // A second question decides what silence means.
+            let again = going_down && is_silent(&facts);
+            tell(&events, Event::KubeletSeen(facts)).await;
             sleep(PAUSE_MIN).await;
+            if again {
+                continue;
+            }
             tokio::select! {
                 biased;
                 Ok(()) = changes.changed() => {}
@@ -177,10 +208,16 @@ impl KubeletSource {
         false
     }
 
+    /// Its main port, if it can be asked.
+    fn main(&self) -> Option<Main<'_>> {
+        let KubeletSettings { place, token, .. } = &self.settings;
+        let (address, token) = (place.configz?, token.as_deref()?);
+        Some(Main { address, token, directory: &place.dir, host: &self.host })
+    }
+
     /// The configuration, read once per process of the kubelet.
     async fn config(&self, unit: Option<UnitState>) -> Option<KubeletConfig> {
-        let KubeletSettings { place, token, .. } = &self.settings;
-        let (address, token) = (place.configz?, token.as_ref()?);
+        let main = self.main()?;
         let pid = unit.and_then(|unit| unit.main_pid);
         let mut configured = self.configured.lock().await;
         if let (Some(pid), Some((asked, config))) = (pid, configured.as_ref())
@@ -188,7 +225,7 @@ impl KubeletSource {
         {
             return Some(config.clone());
         }
-        match configuration(address, token, &place.dir, &self.host).await {
+        match main.configuration().await {
             Ok(config) => {
                 if let (Some(runtime), Some(named)) = (&self.runtime, &config.runtime_endpoint) {
                     runtime.kubelet_names(named);
@@ -202,6 +239,16 @@ impl KubeletSource {
             }
         }
     }
+}
+
+/// Whether no port has answered, and one took the connection.
+fn is_silent(facts: &KubeletFacts) -> bool {
+    let answers = (facts.healthy, facts.main_port);
+    matches!(
+        answers,
+        (Some(Healthz::Silent), Some(MainPort::Silent | MainPort::Refused) | None)
+            | (None, Some(MainPort::Silent))
+    )
 }
 
 fn is_named_kubelet(lock: &Inhibitor) -> bool {

@@ -1,6 +1,7 @@
 //! Talks to systemd over D-Bus: signals a unit, reads a unit's state and the time of this boot, and
 //! says which unit a process belongs to.
 
+use agent_core::protocol::node::Unit;
 use jiff::Timestamp;
 use zbus::OwnedObjectPath;
 use zbus::proxy::CacheProperties;
@@ -42,6 +43,9 @@ trait Unit {
 
     #[zbus(property)]
     fn active_state(&self) -> zbus::Result<String>;
+
+    #[zbus(property)]
+    fn job(&self) -> zbus::Result<(u32, OwnedObjectPath)>;
 }
 
 #[zbus::proxy(
@@ -62,10 +66,20 @@ pub struct Systemd<'a> {
 /// The state of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitState {
-    /// Whether it is active.
-    pub active: bool,
+    /// Whether it runs.
+    pub unit: Unit,
     /// Its main process, if it has one now.
     pub main_pid: Option<u32>,
+}
+
+/// The state that `ActiveState` and a job in progress make.
+fn unit_state(active: &str, job: bool) -> Unit {
+    match active {
+        "active" | "reloading" | "refreshing" => Unit::Active,
+        "activating" | "deactivating" => Unit::Changing,
+        _ if job => Unit::Changing,
+        _ => Unit::Inactive,
+    }
 }
 
 impl<'a> Systemd<'a> {
@@ -91,10 +105,12 @@ impl<'a> Systemd<'a> {
             return Ok(None);
         }
         let active = answer(unit.active_state().await)?;
-        let active = matches!(active.as_str(), "active" | "reloading");
+        // A restart passes through "inactive"; its job is there all the time.
+        let job = answer(unit.job().await).is_ok_and(|(number, _)| number != 0);
         let service = ServiceProxy::builder(bus).path(path).cache_properties(CacheProperties::No);
         let main_pid = answer(answer(service.build().await)?.main_pid().await)?;
-        Ok(Some(UnitState { active, main_pid: (main_pid != 0).then_some(main_pid) }))
+        let unit = unit_state(&active, job);
+        Ok(Some(UnitState { unit, main_pid: (main_pid != 0).then_some(main_pid) }))
     }
 
     /// The state of the first of these units that is loaded.
@@ -137,5 +153,28 @@ impl<'a> Systemd<'a> {
                 .build()
                 .await,
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_that_systemd_is_about_to_start_is_not_inactive() {
+        let table = [
+            ("active", false, Unit::Active),
+            ("reloading", false, Unit::Active),
+            ("activating", false, Unit::Changing),
+            ("deactivating", true, Unit::Changing),
+            ("inactive", true, Unit::Changing),
+            ("failed", true, Unit::Changing),
+            ("inactive", false, Unit::Inactive),
+            ("failed", false, Unit::Inactive),
+            ("maintenance", false, Unit::Inactive),
+        ];
+        for (active, job, expected) in table {
+            assert_eq!(unit_state(active, job), expected, "{active} {job}");
+        }
     }
 }

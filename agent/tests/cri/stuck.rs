@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use agent_core::agent::{Agent, Enforcement, Features, Settings, Status};
 use agent_core::protocol::action::{Action, Notice};
 use agent_core::protocol::event::{ActionResult, Event};
-use agent_core::protocol::node::{Healthz, KubeletFacts};
+use agent_core::protocol::node::{Healthz, KubeletFacts, Unit};
 use agent_core::shutdown::candidates::BarePods;
 use agent_core::termination::hanging::StuckTimes;
 use doubles::cri::{Call, Fault, Script};
@@ -203,7 +203,7 @@ impl Site {
         let stopped = stop.clone();
         let agent = tokio::spawn(async move { driver.run(stopped).await.expect("must run") });
         let facts = KubeletFacts {
-            unit_active: Some(false),
+            unit: Some(Unit::Inactive),
             healthy: Some(Healthz::Refused),
             lease_age: Some(Duration::from_mins(1)),
             ..KubeletFacts::default()

@@ -49,7 +49,8 @@ async fn the_lock_is_listed_with_our_words_and_our_process() {
     assert_eq!((lock.what.as_str(), lock.mode.as_str()), ("shutdown", "delay"));
     assert_eq!((lock.why.as_str(), lock.pid), (words().why(), std::process::id()));
     let mut session = Session::start(machine.address(), 64);
-    let state = session.state("the lock in the list", |state| state.lock_listed == Some(true)).await;
+    let state =
+        session.state("the lock in the list", |state| state.lock_listed == Some(true)).await;
     assert_eq!((state.delay, state.preparing), (Some(Duration::from_secs(5)), false));
     session.end().await;
 }

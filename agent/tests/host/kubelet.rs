@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use agent_core::protocol::event::Event;
-use agent_core::protocol::node::{Healthz, KubeletEviction, KubeletFacts};
+use agent_core::protocol::node::{Healthz, KubeletEviction, KubeletFacts, MainPort, Unit};
 use doubles::http::answer;
 use doubles::login1::Lock;
 use doubles::systemd1::{State, Systemd1};
@@ -85,8 +85,9 @@ async fn a_kubelet_that_lives_and_waits_for_shutdowns_is_seen_so() {
         lock_armed: Some(true),
         shutdown_period: Some(Duration::from_secs(30)),
         main_pid: Some(PID),
-        unit_active: Some(true),
+        unit: Some(Unit::Active),
         healthy: Some(Healthz::Ok),
+        main_port: Some(MainPort::Answers),
         lease_age: Some(Duration::from_secs(3)),
         eviction: Some(KubeletEviction {
             hard: vec![("memory.available".into(), "100Mi".into())],
@@ -95,13 +96,14 @@ async fn a_kubelet_that_lives_and_waits_for_shutdowns_is_seen_so() {
         }),
     };
     assert_eq!(source.ask().await, expected);
-    let requests = config.requests();
+    let requests = requests(&config, "/configz");
     let request = requests.first().expect("the configuration must be asked").to_lowercase();
-    assert!(request.starts_with("get /configz http/1.1\r\n"), "{request}");
     assert!(request.contains("authorization: bearer secret-of-the-agent\r\n"), "{request}");
-    // The configuration is fixed at the start of the process, and read once for each.
+    // The configuration is fixed at the start of the process, and read once for each; the state of
+    // the sync loop is not.
     assert_eq!(source.ask().await, expected);
-    assert_eq!(config.requests().len(), 1);
+    assert_eq!(self::requests(&config, "/configz").len(), 1);
+    assert_eq!(self::requests(&config, "/healthz").len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,8 +119,9 @@ async fn a_kubelet_that_is_gone_is_seen_so() {
         lock_armed: Some(false),
         shutdown_period: None,
         main_pid: None,
-        unit_active: Some(false),
+        unit: Some(Unit::Inactive),
         healthy: Some(Healthz::Refused),
+        main_port: None,
         lease_age: Some(Duration::from_secs(3)),
         eviction: None,
     };
@@ -136,7 +139,7 @@ async fn what_does_not_answer_is_not_known() {
     let other = State { unit: "k3s.service".into(), ..State::default() };
     let _systemd = Systemd1::start(&node.bus.address, other, || {}).await;
     let facts = source(&node, None, None, 0).ask().await;
-    assert_eq!((facts.unit_active, facts.lock_armed), (None, Some(false)));
+    assert_eq!((facts.unit, facts.lock_armed), (None, Some(false)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -194,7 +197,8 @@ async fn the_token_is_shown_to_the_certificate_in_the_kubelets_directory_alone()
     node.write("var/lib/kubelet/pki/kubelet-server-current.pem", &current);
     let facts = source(&node, None, Some(port.address), 0).ask().await;
     assert_eq!(facts.shutdown_period, Some(Duration::from_secs(30)));
-    assert_eq!(port.requests().len(), 1);
+    assert_eq!(facts.main_port, Some(MainPort::Answers));
+    assert_eq!(requests(&port, "/configz").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -205,7 +209,61 @@ async fn a_refused_question_is_no_answer() {
     let health = Port::plain(&answer("500 Internal Server Error", "failed")).await;
     let facts = source(&node, Some(health.address), Some(config.address), 0).ask().await;
     assert_eq!((facts.shutdown_period, facts.healthy), (None, Some(Healthz::Failing)));
-    assert_eq!(config.requests().len(), 1);
+    // Its kubelet lives, and does not know the token.
+    assert_eq!(facts.main_port, Some(MainPort::Answers));
+    assert_eq!(requests(&config, "/configz").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stuck_sync_loop_is_seen_next_to_a_ping_that_is_answered() {
+    let node = Node::start(60).await;
+    let _systemd = systemd(&node).await;
+    let health = Port::plain(&answer("200 OK", "ok")).await;
+    let stuck =
+        "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n";
+    let main = Port::with_tls(&answer("500 Internal Server Error", stuck)).await;
+    let facts = source(&node, Some(health.address), Some(main.address), 0).ask().await;
+    assert_eq!((facts.healthy, facts.main_port), (Some(Healthz::Ok), Some(MainPort::Stuck)));
+    // Another check that fails is not the sync loop's.
+    let other = "[+]ping ok\n[-]log failed: reason withheld\n[+]syncloop ok\n";
+    let main = Port::with_tls(&answer("500 Internal Server Error", other)).await;
+    let facts = source(&node, Some(health.address), Some(main.address), 0).ask().await;
+    assert_eq!(facts.main_port, Some(MainPort::Answers));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_process_is_silent_and_one_that_is_gone_refuses() {
+    let node = Node::start(60).await;
+    let _systemd = systemd(&node).await;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("must be bindable");
+    let address = listener.local_addr().expect("must have one");
+    let source = source(&node, Some(address), Some(address), 0);
+    let facts = source.ask().await;
+    let silent = (Some(Healthz::Silent), Some(MainPort::Silent));
+    assert_eq!((facts.healthy, facts.main_port), silent);
+    drop(listener);
+    let facts = source.ask().await;
+    let refused = (Some(Healthz::Refused), Some(MainPort::Refused));
+    assert_eq!((facts.healthy, facts.main_port), refused);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_systemd_starts_again_is_not_inactive() {
+    let node = Node::start(60).await;
+    let systemd = systemd(&node).await;
+    let unit = async |active: &str, job| {
+        systemd.turn(|state| (state.active, state.job) = (active.into(), job));
+        source(&node, None, None, 0).ask().await.unit
+    };
+    assert_eq!(unit("activating", false).await, Some(Unit::Changing));
+    assert_eq!(unit("inactive", true).await, Some(Unit::Changing));
+    assert_eq!(unit("inactive", false).await, Some(Unit::Inactive));
+}
+
+/// The requests for this path.
+fn requests(port: &Port, path: &str) -> Vec<String> {
+    let line = format!("GET {path} HTTP/1.1\r\n");
+    port.requests().into_iter().filter(|request| request.starts_with(&line)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -234,7 +292,7 @@ async fn the_kubelet_is_sampled_anew_when_locks_change_and_at_an_announcement() 
         while seen(&mut events).await.main_pid.is_some() {}
         // The kubelet dies during a shutdown: the agent sees that in less than a minute.
         systemd.turn(|state| state.active = "failed".into());
-        while seen(&mut events).await.unit_active != Some(false) {}
+        while seen(&mut events).await.unit != Some(Unit::Inactive) {}
         stop.cancel();
     };
     tokio::join!(running, watched);

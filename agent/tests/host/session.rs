@@ -32,6 +32,13 @@ fn lost(event: &Event) -> Option<String> {
     }
 }
 
+/// Waits until the session says whether logind goes down.
+async fn goes_down(session: &mut Session, goes_down: bool) {
+    let said = session.changes.wait_for(|changes| changes.going_down == goes_down);
+    let said = tokio::time::timeout(WITHIN, said).await;
+    said.expect("it must be said").expect("the session must live");
+}
+
 /// `true`; `false`; `false` then `true`: what a queue holds of the two values.
 fn of_shutdown(events: &[Event]) -> Vec<bool> {
     let word =
@@ -105,7 +112,7 @@ async fn each_signal_is_reported_in_its_order() {
         .await
         .expect("changes must be reported")
         .expect("must live");
-    session.goes_down(false).await;
+    goes_down(&mut session, false).await;
     session.end().await;
 }
 
@@ -119,7 +126,7 @@ async fn a_shutdown_under_way_is_seen_at_the_start() {
     let first = session.state("a state", |_| true).await;
     assert_eq!((first.preparing, first.lock_listed), (true, Some(true)));
     // No signal came, and yet the sources of facts have to hurry.
-    session.goes_down(true).await;
+    goes_down(&mut session, true).await;
     session.end().await;
 }
 
@@ -170,7 +177,7 @@ async fn a_restart_of_logind_is_seen_with_the_lock_that_outlives_it() {
     session.state("our lock", |state| state.lock_listed == Some(true)).await;
     node.login1.shut_down("reboot").await;
     session.next("announcement", announced).await;
-    session.goes_down(true).await;
+    goes_down(&mut session, true).await;
     let before = node.login1.owner();
     node.login1.go().await;
     let words = session.next("loss", lost).await;
@@ -178,7 +185,7 @@ async fn a_restart_of_logind_is_seen_with_the_lock_that_outlives_it() {
     node.login1.come().await;
     let state = session.state("a new owner", |state| state.owner != before).await;
     assert_eq!((state.preparing, state.lock_listed), (false, Some(true)));
-    session.goes_down(false).await;
+    goes_down(&mut session, false).await;
     node.login1.shut_down("reboot").await;
     session.next("announcement by the new owner", announced).await;
     session.end().await;

@@ -63,13 +63,6 @@ impl Session {
         }
     }
 
-    /// Waits until the session says whether logind goes down.
-    pub(crate) async fn goes_down(&mut self, goes_down: bool) {
-        let said = self.changes.wait_for(|changes| changes.going_down == goes_down);
-        let said = tokio::time::timeout(WITHIN, said).await;
-        said.expect("it must be said").expect("the session must live");
-    }
-
     /// The next state of logind that `wanted` accepts.
     pub(crate) async fn state(
         &mut self,

@@ -18,6 +18,8 @@ pub struct State {
     pub unit: String,
     /// Its `ActiveState`.
     pub active: String,
+    /// Whether a job of it is in progress.
+    pub job: bool,
     /// Its `MainPID`.
     pub main_pid: u32,
     /// The other processes in its cgroup.
@@ -163,6 +165,12 @@ impl Unit {
     #[zbus(property)]
     fn load_state(&self) -> &'static str {
         if self.state.is_some() { "loaded" } else { "not-found" }
+    }
+
+    #[zbus(property)]
+    fn job(&self) -> (u32, OwnedObjectPath) {
+        let number = self.state.as_ref().map_or(0, |state| u32::from(of(state).job));
+        (number, OwnedObjectPath::try_from("/").expect("a literal path must be valid"))
     }
 
     #[zbus(property)]

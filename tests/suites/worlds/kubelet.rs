@@ -114,11 +114,12 @@ impl KubeletPorts {
             },
             _ => Box::new(far),
         };
-        let answer = |_| {
+        let answer = |request: String| {
+            let configz = request.starts_with("GET /configz");
             let seconds = *self.period_seconds.lock().expect("no holder panics");
             let config = format!(r#"{{"kubeletconfig":{{"shutdownGracePeriod":"{seconds}s"}}}}"#);
-            self.answered.lock().expect("no holder panics")[usize::from(port == CONFIGZ)] += 1;
-            http::answer("200 OK", if port == CONFIGZ { &config } else { "ok" })
+            self.answered.lock().expect("no holder panics")[usize::from(configz)] += 1;
+            http::answer("200 OK", if configz { &config } else { "ok" })
         };
         http::serve(stream, answer).await;
     }

@@ -107,12 +107,12 @@ impl Facts {
     pub(super) fn detected(&self) -> Detected {
         let now = self.clock.monotonic();
         let armed_ago = self.kubelet.armed_at.map(|at| now.saturating_sub(at));
-        detect(self.kubelet.facts.as_ref(), armed_ago, self.allowed())
+        detect(self.kubelet.judged(), armed_ago, self.allowed())
     }
 
     /// The mode of a shutdown as far as it can be foreseen.
     pub(super) fn foreseen(&self) -> Detected {
-        detect(self.kubelet.facts.as_ref(), None, self.allowed())
+        detect(self.kubelet.judged(), None, self.allowed())
     }
 
     /// The delay that the priority groups and the kubelet need.

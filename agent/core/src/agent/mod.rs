@@ -47,7 +47,7 @@ mod writer;
 
 use std::time::Duration;
 
-pub use mode::{ARMED_LASTS, Allowed, Detected, Kubelet, detect, kubelet};
+pub use mode::{ARMED_LASTS, Allowed, Detected, Kubelet, Silence, detect, kubelet};
 pub use notices::REASONS;
 pub use settings::{Enforcement, Features, Settings};
 pub use status::{
@@ -60,6 +60,7 @@ use crate::protocol::action::{Action, ActionId};
 use crate::protocol::event::{Announcement, Event, LogindState, Now};
 use crate::protocol::journal::Record;
 use crate::shutdown::Mode;
+use crate::shutdown::budget::GRANTED_DEFAULT;
 
 use delay_lock::DelayLock;
 use eviction::Evictions;
@@ -290,7 +291,11 @@ impl Agent {
                 self.news.push(News::Cancelled);
             }
             Event::LogindConfChanged => self.lock.conf_changed(),
-            Event::KubeletSeen(seen) => facts.kubelet.see(seen, now),
+            Event::KubeletSeen(seen) => {
+                let preparing = facts.logind.is_preparing();
+                let granted = facts.logind.granted.unwrap_or(GRANTED_DEFAULT);
+                facts.kubelet.see(seen, preparing.then_some(granted), now);
+            }
             Event::PressureRose(_) => self.evictions.pressure_rose(now),
             Event::OomKilled(kill) => self.oom.killed(*kill, facts, out),
             Event::OomdKilled(kill) => self.oom.oomd_killed(*kill, facts, out),

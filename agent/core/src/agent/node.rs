@@ -23,6 +23,9 @@ const PATCH_NODES: &str = "patch nodes";
 /// until then a node that is back gets no pods.
 const RESTORED_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long a kubelet that is gone may take to start before the readiness says so.
+const KUBELET_STARTS: Duration = Duration::from_secs(30);
+
 /// The wanted writes to the node, and their progress.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeWrites {
@@ -170,6 +173,11 @@ impl NodeWrites {
         let lock_held = lock.state == LockState::Held;
         let in_vain = !facts.settings.logind || lock.is_refused();
         if self.publish.wanted.is_none() && !lock_held && !in_vain {
+            return;
+        }
+        // At a boot the kubelet starts after the agent.
+        let gone_since = facts.kubelet.gone_since;
+        if gone_since.is_some_and(|at| !facts.clock.reached(at + KUBELET_STARTS)) {
             return;
         }
         let seconds = |time: Duration| time.as_secs();

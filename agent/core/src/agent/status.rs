@@ -194,7 +194,8 @@ pub struct ShutdownStatus {
 /// Why a shutdown leaves a pod without a terminal phase in the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum LeftReason {
-    /// It is a DaemonSet pod: in Replace these stop with the machine, and start again with it.
+    /// It is a DaemonSet pod: where the agent terminates pods, these stop with the machine, and
+    /// start again with it.
     DaemonSet,
     /// Replace does not terminate pods of its priority.
     PriorityAboveMax,
@@ -202,8 +203,8 @@ pub enum LeftReason {
     NoController,
     /// It came after the signal in spite of the node's taint: after a deletion it would come again.
     ToleratesShutdown,
-    /// The kubelet is gone and the container runtime may not be used, or priority groups are turned
-    /// off.
+    /// The kubelet is gone and the container runtime may not be used, or the pod came after the
+    /// signal and never ran. Or priority groups are turned off.
     NoTerminator,
     /// All its containers had exited before the shutdown: the kubelet has to report its result.
     ExitedBefore,

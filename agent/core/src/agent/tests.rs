@@ -7,6 +7,7 @@ mod evictions;
 mod faults;
 mod found;
 mod invalid;
+mod kubelets;
 mod left;
 mod modes;
 mod oom;

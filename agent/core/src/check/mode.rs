@@ -5,7 +5,7 @@ use epilogue_common::finding_code::FindingCode as Code;
 use super::Check;
 use super::facts::Facts;
 use super::runtime::RuntimeFacts;
-use crate::agent::{Allowed, Detected, detect};
+use crate::agent::{self, Allowed, Detected, Silence, detect};
 use crate::protocol::node::KubeletFacts;
 use crate::shutdown::Mode;
 use crate::time_span::TimeSpan;
@@ -18,7 +18,8 @@ pub(super) fn mode(kubelet: &KubeletFacts, facts: &Facts) -> (Mode, Check) {
         runtime: matches!(facts.runtime, RuntimeFacts::Answers(_)),
         ends_pods: facts.priority_groups.is_some(),
     };
-    let Detected { mode, marks_only, why } = detect(Some(kubelet), None, allowed);
+    let judged = agent::kubelet(kubelet, &Silence::default());
+    let Detected { mode, marks_only, why } = detect(Some((kubelet, judged)), None, allowed);
     let name = match mode {
         Mode::Assist => "Assist: the kubelet stops the pods, and the agent completes its reports",
         Mode::Replace => "Replace: the agent deletes the pods through the API",

@@ -6,7 +6,7 @@ use super::api::{ApiAnswers, ApiFacts, MarkTrial};
 use super::facts::*;
 use super::runtime::{RuntimeAnswers, RuntimeFacts};
 use super::*;
-use crate::protocol::node::{Healthz, KubeletFacts};
+use crate::protocol::node::{Healthz, KubeletFacts, Unit};
 use crate::shutdown::logind_conf::ConfFile;
 use crate::shutdown::priority_groups::PriorityGroupFlags;
 
@@ -335,7 +335,7 @@ fn the_mode_is_the_one_that_the_agent_would_detect() {
         (
             with(|kubelet| {
                 kubelet.healthy = Some(Healthz::Refused);
-                kubelet.unit_active = Some(false);
+                kubelet.unit = Some(Unit::Inactive);
             }),
             fail,
             Mode::Substitute,
@@ -350,15 +350,15 @@ fn the_mode_is_the_one_that_the_agent_would_detect() {
 
 #[test]
 fn a_pod_that_sees_no_process_of_the_host_believes_systemd() {
-    let armed = |unit_active, lock_armed| Facts {
-        kubelet: Some(KubeletFacts { unit_active, lock_armed, ..KubeletFacts::default() }),
+    let armed = |unit, lock_armed| Facts {
+        kubelet: Some(KubeletFacts { lock_armed, unit, ..KubeletFacts::default() }),
         ..of(|logind| logind.inhibitors = Ok(vec![lock("shutdown", "kubelet", "delay", 0)]))
     };
     let (ok, warn) = (Verdict::Ok, Verdict::Warn);
     let words = ["held by its unit, uid 0, pid 7"];
-    assert_found(&armed(Some(true), Some(true)), "kubelet", ok, &words);
+    assert_found(&armed(Some(Unit::Active), Some(true)), "kubelet", ok, &words);
     let words = ["uid 0, pid 7) is not in its unit", "--kubelet-unit"];
-    assert_found(&armed(Some(true), Some(false)), "kubelet", warn, &words);
+    assert_found(&armed(Some(Unit::Active), Some(false)), "kubelet", warn, &words);
     assert_found(&armed(None, Some(true)), "kubelet", warn, &["is not running"]);
     assert_found(&armed(None, None), "kubelet", warn, &["is not running"]);
 }

@@ -14,10 +14,13 @@ pub struct KubeletFacts {
     pub shutdown_period: Option<Duration>,
     /// Main process of the unit, from systemd; `None` without such a unit or without an answer.
     pub main_pid: Option<u32>,
-    /// Whether the unit is active, from systemd; `None` without such a unit or without an answer.
-    pub unit_active: Option<bool>,
-    /// Answer of `http://127.0.0.1:10248/healthz`; `None` if it was not queried.
+    /// State of the unit, from systemd; `None` without such a unit or without an answer.
+    pub unit: Option<Unit>,
+    /// Answer of `http://127.0.0.1:10248/healthz`, a ping; `None` if it was not queried.
     pub healthy: Option<Healthz>,
+    /// Answer of `https://127.0.0.1:10250/healthz`; `None` if it was not queried, or if another
+    /// process answered.
+    pub main_port: Option<MainPort>,
     /// Time since the last renewal of the node's lease.
     pub lease_age: Option<Duration>,
     /// The kubelet's own thresholds, from `/configz`; `None` without an answer.
@@ -33,6 +36,30 @@ pub struct KubeletEviction {
     pub soft: Vec<(String, String)>,
     /// `localStorageCapacityIsolation`.
     pub local_storage_limits: bool,
+}
+
+/// State of the kubelet's unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// It runs.
+    Active,
+    /// systemd stops it, or starts it now or after a pause.
+    Changing,
+    /// It does not run, and nothing is about to start it.
+    Inactive,
+}
+
+/// Answer of the kubelet's main port, behind its own certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MainPort {
+    /// It answers, and does not say that the sync loop is stuck. It may refuse the token.
+    Answers,
+    /// Its check `syncloop` fails.
+    Stuck,
+    /// No handshake in time.
+    Silent,
+    /// The connection was refused: no process listens.
+    Refused,
 }
 
 /// Answer of the kubelet's `/healthz`.

@@ -110,7 +110,8 @@ pub fn wanted_delay(
     priority_groups: Option<&PriorityGroups>,
     kubelet_period: Option<Duration>,
 ) -> Duration {
-    let kubelet = kubelet_period.map_or(Duration::ZERO, |period| period.saturating_add(FLUSH_MARGIN));
+    let kubelet =
+        kubelet_period.map_or(Duration::ZERO, |period| period.saturating_add(FLUSH_MARGIN));
     let Some(priority_groups) = priority_groups else { return kubelet };
     let period = priority_groups.period();
     enough_for(period).max(period + FLUSH_MARGIN).max(kubelet)

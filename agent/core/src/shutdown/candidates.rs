@@ -49,7 +49,8 @@ pub enum Excluded {
     Terminal,
     /// The pod is the agent's own.
     Ourselves,
-    /// Replace does not delete a pod that its controller would recreate on the same node. ([W10])
+    /// The agent does not terminate a pod that its controller would recreate on the same node.
+    /// ([W10])
     DaemonSet,
     /// Replace leaves pods of this priority to the system.
     AbovePriorityMax,
@@ -79,8 +80,7 @@ pub struct Mark {
 
 /// Why the pod is not a candidate of a shutdown; `None` for a candidate.
 ///
-/// In Assist and Substitute a DaemonSet's pod is a candidate: the kubelet, or the agent in its
-/// place, kills it like any other.
+/// In Assist a DaemonSet's pod is a candidate: the kubelet kills it like any other.
 pub fn excluded(pod: &PodView, scope: &Scope) -> Option<Excluded> {
     if scope.mode == Mode::Observe {
         return Some(Excluded::NotOurs);
@@ -94,15 +94,16 @@ pub fn excluded(pod: &PodView, scope: &Scope) -> Option<Excluded> {
     if scope.own_pod.as_ref() == Some(&pod.uid) {
         return Some(Excluded::Ourselves);
     }
-    if scope.mode != Mode::Replace {
+    if scope.mode == Mode::Assist {
         return None;
     }
     // DIVERGES(upstream): upstream terminates them too. They are recreated at once for the
-    // departing node, which refuses them again and again.
+    // departing node, whose kubelet refuses them again and again, or is dead.
     if pod.owner == Owner::DaemonSet {
         return Some(Excluded::DaemonSet);
     }
-    (pod.priority > scope.priority_max).then_some(Excluded::AbovePriorityMax)
+    let above = scope.mode == Mode::Replace && pod.priority > scope.priority_max;
+    above.then_some(Excluded::AbovePriorityMax)
 }
 
 /// Whether the agent itself terminates the pod in Replace.
@@ -229,10 +230,11 @@ mod tests {
             (Replace, pod("a").priority(1_000_000_001), Some(Excluded::AbovePriorityMax)),
             (Replace, pod("a").priority(1_000_000_000), None),
             (Assist, pod("a").priority(2_000_001_000), None),
-            // Replace leaves DaemonSets' pods, which would come back at once. ([AP8], [W10])
+            // Where the agent terminates, DaemonSets' pods would come back at once. ([AP8], [W10])
             (Replace, daemon(), Some(Excluded::DaemonSet)),
             (Assist, daemon(), None),
-            (Substitute, daemon(), None),
+            (Substitute, daemon(), Some(Excluded::DaemonSet)),
+            (Substitute, pod("a").priority(2_000_001_000), None),
             // Pods that never started, and terminating ones, are candidates. ([SD11])
             (Replace, pod("a").not_started(), None),
             (Replace, pod("a").deleting(30), None),

@@ -59,9 +59,6 @@ pub struct PodTermination {
     /// Whether they had exited. The kubelet then reports the result, and the shutdown ignores the
     /// pod.
     pub had_exited: bool,
-    /// Whether the pod came after the announcement and tolerates the node's taint. The agent does
-    /// not terminate it.
-    pub comes_again: bool,
     /// The `lastTransitionTime` of the mark, the same in all attempts.
     pub marked_at: Timestamp,
     /// The version that our last patch of the status has made, until the pod is read again.
@@ -102,7 +99,6 @@ impl PodTermination {
             had_run: true,
             exit_check: Attempt::default(),
             had_exited: false,
-            comes_again: false,
             marked_at,
             patched_version: None,
             read: Attempt::default(),

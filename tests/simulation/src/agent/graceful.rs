@@ -1,14 +1,11 @@
-//! Models the kubelet's graceful shutdown (lock, groups, shortened grace) and what the agent sees
-//! of the kubelet from outside.
+//! Models the kubelet's graceful shutdown: lock, groups, shortened grace.
 
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
-use agent_core::protocol::event::Event;
-use agent_core::protocol::node::{Healthz, KubeletFacts};
 use serde_json::json;
 
-use super::kubelet::{Health, Stage};
+use super::kubelet::Stage;
 use super::logind::Stage as Shutdown;
 use super::promises;
 use super::world::{Life, World};
@@ -149,41 +146,5 @@ impl World {
         self.logind.kubelet_lock = self.logind.stage == Shutdown::Idle;
         self.say_not_ready();
         self.see_kubelet();
-    }
-
-    /// The agent's source checks the kubelet a moment after a change.
-    pub(super) fn see_kubelet(&mut self) {
-        let Some(run) = self.agent_run() else { return };
-        let pause = self.random.millis(10, 150);
-        self.after(pause, Life::Agent(run), |w| {
-            let facts = w.kubelet_facts();
-            w.agent_handles(Event::KubeletSeen(facts));
-        });
-    }
-
-    /// The source also checks at least once a minute.
-    pub(super) fn watch_kubelet(&mut self) {
-        let Some(run) = self.agent_run() else { return };
-        self.see_kubelet();
-        self.after(Duration::from_mins(1), Life::Agent(run), World::watch_kubelet);
-    }
-
-    fn kubelet_facts(&self) -> KubeletFacts {
-        let health = self.kubelet.health;
-        let groups = self.behaviour.groups.as_deref().unwrap_or_default();
-        let period = Duration::from_secs(groups.iter().map(|(_, seconds)| *seconds).sum());
-        KubeletFacts {
-            lock_armed: (!self.logind.down).then_some(self.logind.kubelet_lock),
-            shutdown_period: (health == Health::Live).then_some(period),
-            main_pid: (health != Health::Dead).then_some(1_000 + self.kubelet.run as u32),
-            unit_active: Some(health != Health::Dead),
-            healthy: Some(match health {
-                Health::Live => Healthz::Ok,
-                Health::Dead => Healthz::Refused,
-                Health::Hung => Healthz::Silent,
-            }),
-            lease_age: Some(self.now().saturating_sub(self.kubelet.renewed_at)),
-            eviction: (health == Health::Live).then(|| self.kubelet_eviction()),
-        }
     }
 }

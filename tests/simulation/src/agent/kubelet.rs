@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::graceful::{self, Graceful};
 use super::kubelet_evictions::OwnEvictions;
+use super::kubelet_facts::Place;
 use super::world::{Life, World, name_of};
 use crate::controller::agenda::Moment;
 
@@ -25,6 +26,8 @@ pub(super) enum Health {
     Live,
     /// The process exists, holds its locks, and does nothing.
     Hung,
+    /// The same, but it answers pings and renews its lease.
+    Stuck,
 }
 
 /// The process and its knowledge.
@@ -32,6 +35,9 @@ pub(super) enum Health {
 pub(super) struct Kubelet {
     pub(super) run: u64,
     pub(super) health: Health,
+    pub(super) place: Place,
+    /// Number of the source's looks.
+    pub(super) watches: u64,
     pub(super) workers: BTreeMap<PodUid, Worker>,
     pub(super) graceful: Graceful,
     pub(super) queue: VecDeque<PodUid>,
@@ -95,6 +101,7 @@ impl World {
     pub(super) fn start_kubelet(&mut self) {
         self.kubelet.run += 1;
         self.kubelet.health = Health::Live;
+        self.kubelet.place = Place::Empty;
         self.kubelet.workers.clear();
         self.kubelet.queue.clear();
         self.kubelet.reporting = false;

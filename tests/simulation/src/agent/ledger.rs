@@ -86,6 +86,12 @@ pub(super) struct Ledger {
     /// Pods that the agent deleted, as the API accepted it.
     pub(super) deleted: BTreeSet<PodUid>,
     pub(super) calls: BTreeMap<PodUid, u32>,
+    /// Pods that their controllers have replaced, and those that came in their place.
+    pub(super) replaced: BTreeSet<PodUid>,
+    pub(super) replacements: BTreeSet<PodUid>,
+    /// When the node got the taint.
+    pub(super) tainted_at: Moment,
+    was_tainted: bool,
     /// The last state of every pod in the API, and whether the object is gone.
     pub(super) last: BTreeMap<PodUid, (Stored, bool)>,
     /// Pods that ran when the machine powered off.
@@ -132,6 +138,14 @@ impl Ledger {
             shutdown.heard = false;
             shutdown.inherited = true;
         }
+    }
+
+    /// Notes since when the node has the taint.
+    pub(super) fn node_tainted(&mut self, is: bool, now: Moment) {
+        if is && !std::mem::replace(&mut self.was_tainted, is) {
+            self.tainted_at = now;
+        }
+        self.was_tainted = is;
     }
 
     pub(super) fn lock_taken(&mut self, now: Moment) {
@@ -204,7 +218,9 @@ impl World {
             }
             Event::KubeletSeen(facts) => {
                 let same = ledger.reported_kubelet.as_ref().filter(|(_, before)| {
-                    before.healthy == facts.healthy && before.lock_armed == facts.lock_armed
+                    let ports =
+                        (before.healthy, before.main_port) == (facts.healthy, facts.main_port);
+                    ports && before.lock_armed == facts.lock_armed
                 });
                 let since = same.map_or(now, |(since, _)| *since);
                 ledger.reported_kubelet = Some((since, facts.clone()));

@@ -72,6 +72,7 @@ impl World {
         self.signal(Event::ShutdownAnnounced(Announcement { granted, kind }));
         self.rights_are_late();
         self.kubelet_hears_shutdown();
+        self.watch_kubelet();
         let number = self.logind.announcements;
         let delay = self.logind.delay;
         self.after(delay, Life::Boot(self.boot), move |w| {

@@ -9,6 +9,7 @@ use jiff::SignedDuration;
 use super::api::Stored;
 use super::kernel::Kernel;
 use super::kubelet::Health;
+use super::kubelet_facts::Place;
 use super::logind::{Logind, Stage};
 use super::scenario::{Fault, Outcome};
 use super::world::{Life, World};
@@ -82,8 +83,14 @@ impl World {
             }
             Fault::Freeze(length) => self.freeze(length),
             Fault::Stop => self.request_stop(),
-            Fault::Kubelet(_) | Fault::KubeletStarts if self.deserted => {}
+            Fault::Kubelet(_)
+            | Fault::KubeletStarts
+            | Fault::KubeletRestarts(_)
+            | Fault::KubeletsPortTaken
+                if self.deserted => {}
             Fault::Kubelet(health) => self.end_kubelet(health),
+            Fault::KubeletRestarts(after) => self.restart_kubelet(after),
+            Fault::KubeletsPortTaken => self.take_port(),
             Fault::KubeletStarts => {
                 self.end_kubelet(Health::Dead);
                 self.start_kubelet();
@@ -115,6 +122,7 @@ impl World {
         self.process = None;
         self.lose_unsynced();
         self.kubelet.health = Health::Dead;
+        self.kubelet.place = Place::Empty;
         self.kubelet.workers.clear();
         self.stops.clear();
         self.cut_containers();
@@ -183,6 +191,9 @@ impl World {
 
     /// Controllers elsewhere: a Job counts its pod and removes the finalizer.
     pub(super) fn controllers_notice(&mut self, stored: &Stored) {
+        if stored.is_terminal() {
+            self.replace(stored);
+        }
         if stored.finalizer && stored.is_terminal() {
             let uid = stored.uid().clone();
             let pause = self.random.millis(300, 3_000);

@@ -104,6 +104,33 @@ impl World {
         }
     }
 
+    /// Binds a pod like this one, which its controller has made in its place.
+    pub(super) fn bind_replacement(&mut self, like: &PodView) {
+        self.ledger.born += 1;
+        let name = format!("p{}", self.ledger.born);
+        let (containers, asks) = (like.containers.clone(), like.asks.clone());
+        let view = PodView {
+            namespace: like.namespace.clone(),
+            owner: like.owner,
+            restart_policy: like.restart_policy,
+            container_restarts: like.container_restarts,
+            priority: like.priority,
+            grace_seconds: like.grace_seconds,
+            containers,
+            asks,
+            details: Details {
+                tolerates_shutdown: like.details.tolerates_shutdown,
+                ..Details::default()
+            },
+            ..blank(&name)
+        };
+        self.ledger.replacements.insert(view.uid.clone());
+        if let Some(script) = self.scripts.get(&like.uid).cloned() {
+            self.scripts.insert(view.uid.clone(), Script { pull: None, ..script });
+            self.admit(view, like.details.job_finalizer);
+        }
+    }
+
     /// Applies the strain of the seed to a pod.
     fn strained(&mut self, mut script: Script, view: &mut PodView) -> Script {
         let strain = self.behaviour.strain.clone();

@@ -67,11 +67,12 @@ pub(super) fn needed(settings: &Settings) -> Option<Duration> {
 pub(super) fn concerns(view: &PodView, mode: Mode, settings: &Settings) -> bool {
     let shuts_down =
         view.source != PodSource::Static && settings.own_pod.as_ref() != Some(&view.uid);
-    let recreated = view.owner == Owner::DaemonSet || view.priority > settings.priority_max;
+    let recreated = view.owner == Owner::DaemonSet;
     match mode {
         Mode::Observe => false,
-        Mode::Assist | Mode::Substitute => shuts_down,
-        Mode::Replace => shuts_down && !recreated,
+        Mode::Assist => shuts_down,
+        Mode::Substitute => shuts_down && !recreated,
+        Mode::Replace => shuts_down && !recreated && view.priority <= settings.priority_max,
     }
 }
 

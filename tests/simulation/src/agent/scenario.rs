@@ -49,6 +49,10 @@ pub(super) enum Fault {
     Stop,
     /// The kubelet dies or hangs.
     Kubelet(Health),
+    /// The kubelet is killed, and systemd starts it again after this time.
+    KubeletRestarts(Duration),
+    /// The kubelet is killed, and another process takes its port.
+    KubeletsPortTaken,
     /// The kubelet starts, or restarts.
     KubeletStarts,
     /// The runtime's socket does not answer.

@@ -39,6 +39,7 @@ impl World {
     /// Checks the world once.
     pub(super) fn inspect(&mut self) {
         self.inspect_lock();
+        self.inspect_mode();
         self.inspect_tidiness();
         if self.now() + REST <= self.behaviour.ends_at {
             self.ledger.recent_actions = 0;

@@ -6,7 +6,6 @@ use std::str::FromStr;
 use agent_core::protocol::action::{Action, Purpose};
 use agent_core::shutdown::budget::Step;
 
-use super::kubelet::Health;
 use super::scenario::{Fault, Outcome};
 use super::world::World;
 use crate::tally::situations;
@@ -20,6 +19,9 @@ situations! {
     StopRequest: "the agent is asked to stop";
     KubeletDies: "the kubelet dies";
     KubeletHangs: "the kubelet hangs";
+    SyncLoopHangs: "the kubelet's sync loop hangs, and it answers pings";
+    KubeletIsRestarted: "the kubelet dies, and systemd starts it again";
+    KubeletsPortTaken: "the kubelet dies, and another process takes its port";
     KubeletRestarts: "the kubelet restarts";
     RuntimeSilent: "the runtime is silent for a while";
     ClockJumps: "the wall clock jumps";
@@ -98,6 +100,8 @@ situations! {
     ProtectedAtRelease: "the agent releases its lock early, with a protected pod unreported";
 
     // What must be true over time.
+    Replacement: "a controller's new pod is bound to the node that goes down";
+    IdleKubeletFound: "a kubelet that does nothing is there in a shutdown";
     LockNearDeadline: "the lock is held just before its deadline";
     LockWithoutNeed: "the lock is held with all reported";
     CancelWithMarks: "a shutdown is cancelled, and marked pods live";
@@ -186,13 +190,14 @@ impl World {
 
     pub(super) fn met_fault(&mut self, fault: Fault) {
         self.met(match fault {
+            Fault::Kubelet(_) | Fault::KubeletRestarts(_) | Fault::KubeletsPortTaken => {
+                return self.met_end(fault);
+            }
             Fault::Dark(_, false) => Met::Dark,
             Fault::Dark(_, true) => Met::DarkForKubelet,
             Fault::Crash => Met::Crash,
             Fault::Freeze(_) => Met::Freeze,
             Fault::Stop => Met::StopRequest,
-            Fault::Kubelet(Health::Hung) => Met::KubeletHangs,
-            Fault::Kubelet(_) => Met::KubeletDies,
             Fault::KubeletStarts => Met::KubeletRestarts,
             Fault::RuntimeSilent(_) => Met::RuntimeSilent,
             Fault::Clock(_) => Met::ClockJumps,

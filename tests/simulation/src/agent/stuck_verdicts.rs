@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 
 use super::api::Stored;
 use super::kubelet::Health;
+use super::kubelet_facts::Place;
 use super::situations::Met;
 use super::world::World;
 use crate::controller::agenda::Moment;
@@ -104,8 +105,10 @@ impl World {
         let gone_for = self.now().saturating_sub(self.ledger.pressure.kubelet_changed_at);
         let lost = match self.kubelet.health {
             Health::Live => false,
+            // Whoever answers in its place may be the kubelet.
+            Health::Dead if self.kubelet.place == Place::Taken => false,
             Health::Dead => gone_for > DEAD_FOR,
-            Health::Hung => gone_for > HUNG_FOR,
+            Health::Hung | Health::Stuck => gone_for > HUNG_FOR,
         };
         let details = stored.view().details;
         let reported = details.resource_claims || details.persistent_volumes;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use agent_core::pod::{Owner, PodUid, PodView, RestartPolicy};
 use agent_core::protocol::action::{Action, ActionId, PodRef, Purpose};
-use agent_core::protocol::node::Healthz;
 use agent_core::shutdown::Mode;
 use epilogue_common::names::node::TERMINATED_AT;
 use serde_json::Value;
 
 use super::api::Stored;
+use super::kubelet_facts::works;
 use super::logind::Stage;
 use super::merge::forbidden;
 use super::promises;
@@ -115,8 +115,8 @@ impl World {
         let deleted = self.ledger.reported.get(&pod.uid).is_some_and(PodView::is_terminating);
         let evicted = self.victim(&pod.uid).is_some();
         let excluded = nature.view.owner == Owner::DaemonSet && !deleted && !evicted;
-        if ends && excluded && mode == Some(Mode::Replace) {
-            self.violate(&format!("DaemonSet pod {} is touched in Replace", pod.name));
+        if ends && excluded && matches!(mode, Some(Mode::Replace | Mode::Substitute)) {
+            self.violate(&format!("DaemonSet pod {} is touched", pod.name));
         }
         if !self.behaviour.settings.enforce {
             self.violate(&format!("{} is touched by an agent that only observes", pod.name));
@@ -146,9 +146,7 @@ impl World {
         // If the lock is gone and nothing shows that the kubelet works, the agent may assume that
         // it does nothing. ([AP16])
         let seen = self.ledger.reported_kubelet.as_ref();
-        let armed = seen.is_some_and(|(_, facts)| {
-            facts.lock_armed == Some(true) && facts.healthy == Some(Healthz::Ok)
-        });
+        let armed = seen.is_some_and(|(_, facts)| facts.lock_armed == Some(true) && works(facts));
         let at_work = self.ledger.reported_not_ready && self.kubelet.graceful.is_killing();
         let armed =
             armed && seen.is_some_and(|(since, _)| self.now().saturating_sub(*since) > NEWS);
@@ -169,15 +167,16 @@ impl World {
     fn judge_stop(&mut self, pod: &PodRef) {
         if self.victim(&pod.uid).is_none() && !self.may_sweep(&pod.uid) {
             let words = || format!("{} is stopped under a live kubelet", pod.name);
-            self.judge(Met::StopIssued, self.is_known_live(), words);
+            // Nothing is stopped for a kubelet's absence of some seconds.
+            let wrong = self.is_known_live() || self.kubelet_comes_back_soon();
+            self.judge(Met::StopIssued, wrong, words);
         }
     }
 
     fn is_known_live(&self) -> bool {
         let seen = self.ledger.reported_kubelet.as_ref();
-        let reported_pods = seen.is_some_and(|(since, facts)| {
-            facts.healthy == Some(Healthz::Ok) && self.now().saturating_sub(*since) > NEWS
-        });
+        let reported_pods = seen
+            .is_some_and(|(since, facts)| works(facts) && self.now().saturating_sub(*since) > NEWS);
         reported_pods && self.kubelet.is_live()
     }
 
@@ -222,6 +221,7 @@ impl World {
         }
         if after.is_terminal() && !before.is_terminal() {
             self.judge_failed(before, after, body, issued);
+            self.judge_newcomer(before);
         }
         let known =
             self.ledger.reported_terminal.get(before.uid()).is_some_and(|at| *at < issued.at);
@@ -409,7 +409,7 @@ impl World {
         };
         let settings = &self.behaviour.settings;
         let seen = self.ledger.reported_kubelet.as_ref();
-        let works = seen.is_some_and(|(_, facts)| facts.healthy == Some(Healthz::Ok));
+        let works = seen.is_some_and(|(_, facts)| works(facts));
         // Without a way to terminate pods, the agent waits for no pod.
         if settings.priority_groups.is_none() || (!settings.runtime && !works) {
             return Vec::new();

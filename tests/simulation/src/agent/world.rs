@@ -13,6 +13,7 @@ use super::api::{Api, Change};
 use super::disk::Disk;
 use super::kernel::Kernel;
 use super::kubelet::Kubelet;
+use super::kubelet_facts::vary;
 use super::ledger::Ledger;
 use super::logind::Logind;
 use super::population::Script;
@@ -90,6 +91,8 @@ pub(super) struct World {
     pub(super) strain_random: Random,
     /// What crosses its calls, too.
     pub(super) cross_random: Random,
+    /// And the controllers that replace what has ended.
+    pub(super) replaced_random: Random,
     /// The kubelet is gone for good.
     pub(super) deserted: bool,
     pub(super) runtime_is_dead: bool,
@@ -112,6 +115,8 @@ impl World {
             &mut outages,
             options,
         );
+        let mut behaviour = behaviour;
+        vary(&mut behaviour.faults, &mut Random::new(seed ^ 0x4B1E));
         Self {
             random,
             agenda: Agenda::new(),
@@ -141,6 +146,7 @@ impl World {
             forged: 0,
             strain_random,
             cross_random,
+            replaced_random: Random::new(seed ^ 0x2E91),
             deserted: false,
             runtime_is_dead: false,
             trace: options.trace.then(Vec::new),
@@ -250,8 +256,11 @@ impl World {
                     self.kubelet_notices(stored.uid().clone());
                     self.controllers_notice(&stored);
                 }
-                Change::Gone(stored) => self.kubelet_notices(stored.uid().clone()),
-                Change::Node => {}
+                Change::Gone(stored) => {
+                    self.kubelet_notices(stored.uid().clone());
+                    self.replace(&stored);
+                }
+                Change::Node => self.taint_seen(),
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::super::facts::Facts;
-use super::super::mode::{self, Kubelet};
+use super::super::mode::Kubelet;
 use super::super::notices::PRESSURE_OVERLAP;
 use super::super::out::Out;
 use super::super::settings::Enforcement;
@@ -57,11 +57,11 @@ pub(super) fn effective_mode(facts: &Facts) -> EffectiveMode {
     if !facts.settings.enforce {
         return EffectiveMode::Observe(Some("the agent is set to observe"));
     }
-    let Some(kubelet) = facts.kubelet.facts.as_ref().filter(|_| acts.is_some()) else {
+    let Some((_, kubelet)) = facts.kubelet.judged().filter(|_| acts.is_some()) else {
         return EffectiveMode::Observe(Some("the kubelet's state is not known yet"));
     };
     // Unverified kills are worse than the kernel's own.
-    match mode::kubelet(kubelet) {
+    match kubelet {
         Kubelet::Dead => EffectiveMode::Observe(Some("the kubelet is dead")),
         Kubelet::Hangs => EffectiveMode::Observe(Some("the kubelet hangs")),
         Kubelet::Lives | Kubelet::Unknown => EffectiveMode::Enforce,

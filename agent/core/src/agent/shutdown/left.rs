@@ -6,6 +6,7 @@ use super::super::status::LeftReason;
 use super::run::scope;
 use super::{Left, Shutdown};
 use crate::pod::{PodSource, PodView};
+use crate::shutdown::Mode;
 use crate::shutdown::candidates::{Excluded, Scope, excluded};
 use crate::termination::progress::{PodTermination, Terminator};
 
@@ -35,18 +36,24 @@ pub(super) fn left_behind(shutdown: &Shutdown, facts: &Facts) -> Left {
             termination.reported || termination.is_awaited() || termination.is_unacknowledged()
         });
         if !counted {
-            *left.entry(why(pod, termination, &scope)).or_default() += 1;
+            *left.entry(why(pod, termination, shutdown, &scope)).or_default() += 1;
         }
     }
     left
 }
 
-fn why(pod: &PodView, termination: Option<&PodTermination>, scope: &Scope) -> LeftReason {
+fn why(
+    pod: &PodView,
+    termination: Option<&PodTermination>,
+    shutdown: &Shutdown,
+    scope: &Scope,
+) -> LeftReason {
     if let Some(termination) = termination {
         if termination.had_exited {
             return LeftReason::ExitedBefore;
         }
-        if termination.comes_again {
+        let tolerates = shutdown.came_late(&pod.uid) && pod.details.tolerates_shutdown;
+        if tolerates && scope.mode == Mode::Replace && termination.terminator == Terminator::None {
             return LeftReason::ToleratesShutdown;
         }
         if termination.succeeds {

@@ -37,6 +37,20 @@ fn terminator(pod: &PodView, scope: &Scope, found: Detected, kubelet_lives: bool
     }
 }
 
+/// Whether a pod that came after the announcement would come again if the agent terminated it.
+///
+/// DIVERGES(upstream): a deleted pod that tolerates the taint would be bound to this node again and
+/// deleted again, for as long as logind grants. The kubelet's shutdown does not delete. ([W10]) In
+/// place of a dead kubelet, a pod that never ran loses nothing: its controller would replace it at
+/// once, and a scheduler that has not seen the taint would bind the next one here.
+fn comes_again(pod: &PodView, terminator: Terminator) -> bool {
+    match terminator {
+        Terminator::Delete => pod.details.tolerates_shutdown,
+        Terminator::Stop => !pod.has_run && !pod.is_terminating(),
+        Terminator::Kubelet | Terminator::Deadline | Terminator::None => false,
+    }
+}
+
 /// Whether the kubelet's terminal phase is not its final report: containers still run in it.
 ///
 /// The kubelet collects the statuses of many pods at once and sends them one by one. Only then does
@@ -65,16 +79,24 @@ impl Shutdown {
     /// Adds all pods of the node to the shutdown, in order of their marks' value.
     pub(super) fn enlist_all(&mut self, facts: &Facts) {
         let pods: Vec<PodView> = facts.pods.iter().cloned().collect();
+        if facts.pods.is_listed() {
+            let uids = pods.iter().map(|pod| pod.uid.clone());
+            self.present.get_or_insert_with(|| uids.collect());
+        }
         let by_value = pre_mark(&pods, &scope(self.found, facts));
         for pod in &pods {
             self.enlist(pod, facts);
         }
         let mut order: Vec<PodUid> = by_value.into_iter().map(|mark| mark.uid).collect();
-        self.enlisted = facts.pods.is_listed();
         let rest: Vec<_> =
             self.terminations.keys().filter(|uid| !order.contains(uid)).cloned().collect();
         order.extend(rest);
         self.order = order;
+    }
+
+    /// Whether the pod came after the announcement.
+    pub(super) fn came_late(&self, uid: &PodUid) -> bool {
+        self.present.as_ref().is_some_and(|present| !present.contains(uid))
     }
 
     /// Adds a pod to the shutdown, or updates its state there. Pods that appear during a shutdown
@@ -87,17 +109,14 @@ impl Shutdown {
         let wanted = mark_reason(pod, &scope).is_some();
         let known = self.terminations.get(&pod.uid);
         let exited = self.is_left_exited(&pod.uid);
-        // DIVERGES(upstream): a deleted pod would be bound to this node again and deleted again,
-        // for as long as logind grants. The kubelet's shutdown does not delete. ([W10])
-        let late = known.is_none() && self.enlisted && terminator == Terminator::Delete;
-        let comes_again = known.map_or(late && pod.details.tolerates_shutdown, |e| e.comes_again);
-        let terminator = match (exited, comes_again) {
+        let is_left = self.came_late(&pod.uid) && comes_again(pod, terminator);
+        let terminator = match (exited, is_left) {
             // Its kubelet came back, and reports how the pod had ended.
             (true, _) if lives => Terminator::Kubelet,
             (false, false) => terminator,
             _ => Terminator::None,
         };
-        let wanted = wanted && !exited && (!comes_again || pod.cannot_run_again());
+        let wanted = wanted && !exited && (!is_left || pod.cannot_run_again());
         if lives && known.is_some_and(|termination| more_is_to_come(termination, pod)) {
             self.progress = true;
             return;
@@ -122,7 +141,7 @@ impl Shutdown {
             }
         }
         (termination.had_run, termination.is_deleted) = (pod.has_run, pod.is_terminating());
-        (termination.comes_again, termination.had_exited) = (comes_again, exited);
+        termination.had_exited = exited;
         if terminator == Terminator::Stop && wanted && !carried && pod.cannot_run_again() {
             termination.exit_check.want();
         }

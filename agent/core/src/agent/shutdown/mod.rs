@@ -62,8 +62,8 @@ pub(super) struct Shutdown {
     recorded: BTreeMap<PodUid, Recorded>,
     /// Pods that had exited before it, as an earlier process found.
     exited: BTreeSet<PodUid>,
-    /// Whether all pods that were present at the signal are part of it.
-    enlisted: bool,
+    /// The pods that were present at the signal, once they are known.
+    present: Option<BTreeSet<PodUid>>,
     /// The time since the signal at which the mode was adopted.
     mode_since: Duration,
     /// How long the API gave no answer, and since when it gives none now.
@@ -76,6 +76,8 @@ pub(super) struct Shutdown {
     mode_is_final: bool,
     progress: bool,
     inspected: bool,
+    /// Whether the API has the drained record.
+    drained: bool,
     release: Release,
     marked_after: Option<Duration>,
     reported_after: Option<Duration>,

@@ -15,7 +15,7 @@ use crate::shutdown::candidates::{self, Scope};
 /// events may come too late to be sent.
 pub(super) fn report(facts: &Facts, out: &mut Out) {
     let allowed = Allowed { enforce: true, ..facts.allowed() };
-    let found = detect(facts.kubelet.facts.as_ref(), None, allowed);
+    let found = detect(facts.kubelet.judged(), None, allowed);
     let scope = scope(found, facts);
     let mut pods_disrupted = 0;
     for pod in facts.pods.iter() {

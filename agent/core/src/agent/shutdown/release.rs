@@ -64,6 +64,7 @@ impl Shutdown {
             }
             Release::Inspecting(_) => self.inspect_all(over, facts, out, node),
             Release::Drained(_) if over || (node.is_settled() && self.is_at_rest(facts)) => {
+                self.drained = node.is_settled();
                 self.close(facts, out, node);
             }
             // A new pod has appeared, or the check is too old: a container may have started since.
@@ -133,6 +134,7 @@ impl Shutdown {
     fn reopen(&mut self, out: &mut Out) {
         self.release = Release::Holding;
         self.step = Step::Intent;
+        self.drained = false;
         self.unreported_at_release = None;
         self.left_at_release.clear();
         out.calls.log(false, None, "the lock is held on: there is something to wait for again");
@@ -234,15 +236,17 @@ impl Shutdown {
         self.release = Release::Released;
         self.released_after = Some(self.elapsed(now));
         let unreported = self.unreported_at_release.unwrap_or_default();
+        let terminal = self.terminations.values().filter(|it| it.reported).count();
+        let left: usize = self.left_at_release.values().sum();
         let mut text = format!(
-            "released after {} ms of {} ms granted; {} pods, {unreported} of them are not terminal \
-             in the API",
+            "released after {} ms of {} ms granted; of {} pods, {terminal} are terminal in the \
+             API, {unreported} are not yet, {left} are left to terminate with the machine",
             self.elapsed(now).as_millis(),
             self.granted.as_millis(),
-            self.terminations.len(),
+            terminal + unreported + left,
         );
-        if !self.left_at_release.is_empty() {
-            text += "; left to terminate with the machine: ";
+        if left > 0 {
+            text += ": ";
             text += &words(&self.left_at_release);
         }
         let unmounts =
@@ -254,8 +258,13 @@ impl Shutdown {
         if !facts.pods.is_listed() {
             text += "; the API has never shown which pods the node has";
         }
+        // Without a runtime nothing can prove what the API shows.
+        let proven = self.drained || !facts.settings.runtime;
+        if !proven {
+            text += "; it is not proven that nothing runs any more";
+        }
         let left = unreported + number(&self.left_at_release);
-        let complete = left == 0 && facts.pods.is_listed();
+        let complete = left == 0 && facts.pods.is_listed() && proven;
         let (warning, reason) = if complete { (false, COMPLETE) } else { (true, UNREPORTED) };
         out.announce(warning, reason, text);
     }

@@ -108,7 +108,7 @@ impl Shutdown {
             intent_mark: 0,
             recorded: BTreeMap::new(),
             exited: BTreeSet::new(),
-            enlisted: false,
+            present: None,
             mode_since: Duration::ZERO,
             silence: Duration::ZERO,
             silent_since: None,
@@ -118,6 +118,7 @@ impl Shutdown {
             mode_is_final: false,
             progress: false,
             inspected: false,
+            drained: false,
             release: Release::Holding,
             marked_after: None,
             reported_after: None,
@@ -220,7 +221,8 @@ impl Shutdown {
     pub(super) fn announce(&self, facts: &Facts, node: &mut NodeWrites) {
         let boot_id = facts.settings.boot_id.clone();
         node.announce(&NodeSays::ShuttingDown { boot_id, since: self.since });
-        if self.found.mode == Mode::Replace && !self.found.marks_only {
+        // Controllers replace at once what ends here, and a kubelet that goes down refuses it.
+        if !self.found.marks_only {
             node.taint(true);
         }
     }

@@ -17,7 +17,7 @@ use crate::protocol::event::{
     RuntimeState, ShutdownKind,
 };
 use crate::protocol::journal::Record;
-use crate::protocol::node::{Healthz, KubeletFacts};
+use crate::protocol::node::{Healthz, KubeletFacts, MainPort, Unit};
 use crate::shutdown::budget::Budget;
 use crate::shutdown::candidates::BarePods;
 use crate::shutdown::priority_groups::PriorityGroupFlags;
@@ -53,8 +53,9 @@ pub(crate) fn plain() -> KubeletFacts {
         lock_armed: Some(false),
         shutdown_period: Some(Duration::ZERO),
         main_pid: Some(700),
-        unit_active: Some(true),
+        unit: Some(Unit::Active),
         healthy: Some(Healthz::Ok),
+        main_port: Some(MainPort::Answers),
         lease_age: Some(Duration::from_secs(2)),
         eviction: None,
     }
@@ -69,7 +70,12 @@ pub(crate) fn armed() -> KubeletFacts {
 }
 
 pub(crate) fn dead() -> KubeletFacts {
-    KubeletFacts { unit_active: Some(false), healthy: Some(Healthz::Refused), ..plain() }
+    KubeletFacts {
+        unit: Some(Unit::Inactive),
+        healthy: Some(Healthz::Refused),
+        main_port: Some(MainPort::Refused),
+        ..plain()
+    }
 }
 
 /// How a script responds to one kind of action about one pod.

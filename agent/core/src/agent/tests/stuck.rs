@@ -9,7 +9,7 @@ use crate::pod::tests::pod;
 use crate::pod::{Phase, PodSource, PodView};
 use crate::protocol::action::{Action, Purpose};
 use crate::protocol::event::{ActionResult, Event, RuntimeState};
-use crate::protocol::node::{Healthz, KubeletFacts};
+use crate::protocol::node::{Healthz, KubeletFacts, MainPort};
 use crate::termination::hanging::Hang;
 
 fn enforcing(mode: Enforcement, fail_hanging_starts: bool) -> Settings {
@@ -49,7 +49,8 @@ fn sandbox(ready: bool) -> RuntimeState {
 }
 
 fn hung() -> KubeletFacts {
-    KubeletFacts { healthy: Some(Healthz::Silent), ..plain() }
+    let (healthy, main_port) = (Some(Healthz::Silent), Some(MainPort::Silent));
+    KubeletFacts { healthy, main_port, ..plain() }
 }
 
 /// A node whose kubelet is reported every 20 s; a kubelet that is not well renews no lease.

@@ -6,7 +6,7 @@ use agent_core::pod::{
     Asks, Details, Owner, Phase, PodSource, PodUid, PodView, RestartPolicy, TERMINATION_BY_KUBELET,
 };
 use agent_core::protocol::event::{LogindState, RuntimeContainer, RuntimeState};
-use agent_core::protocol::node::{Healthz, KubeletFacts};
+use agent_core::protocol::node::{Healthz, KubeletFacts, MainPort, Unit};
 use agent_core::termination::patches::SHUTDOWN_MESSAGE;
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use serde_json::json;
@@ -298,8 +298,9 @@ impl KubeletState {
             lock_armed: Some(logind.kubelet_lock),
             shutdown_period: self.lives.then_some(period),
             main_pid: self.lives.then_some(1_000),
-            unit_active: Some(self.lives),
+            unit: Some(if self.lives { Unit::Active } else { Unit::Inactive }),
             healthy: Some(if self.lives { Healthz::Ok } else { Healthz::Refused }),
+            main_port: Some(if self.lives { MainPort::Answers } else { MainPort::Refused }),
             lease_age: Some(Duration::from_secs(3)),
             eviction: None,
         }
