@@ -91,7 +91,7 @@ const STAGED_SEEDS: std::ops::RangeInclusive<u64> = 1..=80;
 const MET_LEAST: u32 = 3;
 
 /// More crash points of one seed would only repeat.
-const CRASHES_MAX: u64 = 30;
+const CRASHES_MAX: u64 = 45;
 
 /// The checks must catch a broken agent within this many seeds.
 const CATCH_WITHIN: u64 = 150;
