@@ -48,17 +48,20 @@ fn arguments(container: &Value) -> Vec<String> {
     list.iter().map(|it| it.as_str().expect("text").to_owned()).collect()
 }
 
-/// Pairs of a mount's path in the container and the host's path behind it, without `/host`.
+/// Pairs of a mount's path in the container and the host's path behind it, without `/host`. The
+/// token is no path of the host.
 fn mounts(container: &Value, volumes: &Value) -> BTreeSet<(String, String)> {
     let behind = |name: &Value| {
         let volume = volumes.as_array().expect("volumes").iter().find(|it| it["name"] == *name);
         let volume = volume.unwrap_or_else(|| panic!("no volume {name}"));
-        volume["hostPath"]["path"].as_str().expect("a path").to_owned()
+        let host = volume["hostPath"]["path"].as_str().map(str::to_owned);
+        assert!(host.is_some() || volume["projected"].is_object(), "{volume}");
+        host
     };
     let list = container["volumeMounts"].as_array().expect("mounts").iter();
-    let paths = list.map(|mount| {
-        let path = mount["mountPath"].as_str().expect("a path");
-        (path.strip_prefix("/host").expect("below /host").to_owned(), behind(&mount["name"]))
+    let paths = list.filter_map(|mount| {
+        let (path, host) = (mount["mountPath"].as_str().expect("a path"), behind(&mount["name"])?);
+        Some((path.strip_prefix("/host").expect("below /host").to_owned(), host))
     });
     paths.collect()
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use doubles::systemd1::{State, Systemd1};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -210,7 +211,7 @@ async fn the_mode_that_would_be_taken_is_reported() {
     printed.assert("mode", "ok", "Replace: the agent deletes the pods through the API, because");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
     let address = listener.local_addr().expect("must have one");
-    let hangs = async {
+    let fails = async move {
         let (mut stream, _) = listener.accept().await.expect("must come");
         // Closing a connection with unread bytes resets it.
         let mut request = [0; 1024];
@@ -221,8 +222,15 @@ async fn the_mode_that_would_be_taken_is_reported() {
     };
     let flag = format!("--kubelet-healthz-address={address}");
     let flags = [flag.as_str()];
-    let (printed, ()) = tokio::join!(host.check(&flags), hangs);
-    printed.assert("mode", "fail", "the kubelet hangs");
+    let (printed, ()) = tokio::join!(host.check(&flags), fails);
+    // No kubelet answers so; whoever does says nothing of its life. ([SD26])
+    printed.assert("mode", "ok", "Replace");
+    // Nothing listens there any more, and its unit does not run.
+    let inactive =
+        State { unit: "kubelet.service".into(), active: "inactive".into(), ..State::default() };
+    let _systemd = Systemd1::start(&host.bus.address, inactive, || {}).await;
+    let printed = host.check(&flags).await;
+    printed.assert("mode", "fail", "the kubelet is dead");
     assert_eq!(
         printed.report()["mode"],
         "assist",

@@ -200,7 +200,8 @@ async fn of_a_node_without_disk_the_pod_with_most_in_its_layers_ends_once_that_i
     cri.fault(Call::ListContainerStats, "", Fault::Refuse(Code::Unavailable));
     let small = stage.pod("small", 900 * MIB, Script::Obedient, &requests()).await;
     let writer = stage.pod("writer", 20 * MIB, Script::Obedient, &requests()).await;
-    for (uid, bytes) in [(&small, MIB), (&writer, 5 << 30)] {
+    // Each would free more than a hundredth of what is missing.
+    for (uid, bytes) in [(&small, 20 << 40), (&writer, 50 << 40)] {
         cri.set_layer(uid, "main", Layer { bytes: Some(bytes), ..Layer::default() });
     }
     // The message does not name a container whose logs are unknown. ([EV13])
@@ -224,8 +225,8 @@ async fn of_a_node_without_disk_the_pod_with_most_in_its_layers_ends_once_that_i
         "Ki, request is 0, has larger consumption of ephemeral-storage. ",
     );
     assert!(message.starts_with(begin) && message.ends_with(end), "{message}");
-    // 5 GiB and the size of its logs.
-    assert!(message.contains("Container main was using 52428"), "{message}");
+    // 50 TiB and the size of its logs.
+    assert!(message.contains("Container main was using 536870912"), "{message}");
     stage.stop().await;
 }
 

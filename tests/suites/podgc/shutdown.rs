@@ -74,7 +74,8 @@ async fn a_condition_of_an_earlier_boot_goes_once_the_pod_runs_again() {
         stage.status(name, running(&at(began))).await;
         stage.status(name, json!({"conditions": [marked]})).await;
     }
-    stage.announce(&node, "idle").await;
+    // Says so also to a controller that has not seen the former boot.
+    stage.announce(&node, &format!("shutting-down;boot=boot-1;since={}", at(30))).await;
     stage.node_status(&node, "True", "", "boot-2").await;
     stage.shows("again", |seen| seen == RESET).await;
     assert_eq!(stage.shown("still").await, MARKED);

@@ -44,7 +44,7 @@ pub const CANCELLED: Scope =
 /// A cancelled shutdown, in which the agent dies.
 pub(super) const CANCELLED_RESTARTED: Scope = Scope {
     name: "agent-lives-cancel-restart",
-    states: 52_278,
+    states: 49_821,
     other_lock: true,
     faults: CANCEL_RESTART,
     ..CANCELLED
@@ -59,14 +59,14 @@ pub const SMALL: &[Scope] = &[
     STOPPED,
     SHUTS_DOWN,
     Scope { name: "agent-lives-later", states: 21_746, decides_later: true, ..LIVES },
-    Scope { name: "agent-stopped-later", states: 196, decides_later: true, ..STOPPED },
+    Scope { name: "agent-stopped-later", states: 197, decides_later: true, ..STOPPED },
     CANCELLED,
     CANCELLED_RESTARTED,
     Scope { name: "agent-stopped-cancel", states: 926, faults: CANCEL, ..STOPPED },
     Scope { name: "agent-shuts-down-cancel", states: 13_594, faults: CANCEL, ..SHUTS_DOWN },
     Scope {
         name: "agent-lives-restart",
-        states: 3_100,
+        states: 3_058,
         pods: ONE,
         other_lock: true,
         faults: RESTART,
@@ -86,7 +86,7 @@ pub const SMALL: &[Scope] = &[
     Scope { name: "agent-other", states: 244, pods: OTHER, faults: LOST, ..STOPPED },
     Scope {
         name: "agent-stopped-cancel-restart",
-        states: 56_136,
+        states: 58_762,
         other_lock: true,
         faults: CANCEL_RESTART,
         ..STOPPED
