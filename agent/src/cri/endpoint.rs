@@ -76,7 +76,7 @@ impl Sockets {
     }
 
     /// The socket that the kubelet names; `None` if the flag names one, which wins, or if the
-    /// kubelet's text is none.
+    /// kubelet's text is no address of a socket.
     pub(super) fn kubelets(&self, endpoint: &str) -> Option<PathBuf> {
         let (root, Endpoint(path)) = (self.root.as_ref()?, endpoint.parse().ok()?);
         // The usual link, which a pod with mounts below /run lacks.

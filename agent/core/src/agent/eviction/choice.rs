@@ -257,17 +257,18 @@ impl Evictions {
             self.stand_aside(&pod, cause, facts, out);
             return;
         }
-        let candidates = ranked.into_iter().filter_map(|usage| {
+        let may_end = |usage: &PodUsage| {
             let pod = facts.pods.get(&usage.uid)?;
-            let terminator = self.terminator_of(pod, cause.is_hard(), levers)?;
-            Some((pod.clone(), terminator, usage))
-        });
-        let helps = |usage: &PodUsage| would_help(cause, frees(cause.signal, layout, usage));
-        let (chosen, useless): (Vec<_>, _) = candidates.partition(|it| helps(it.2));
-        let Some((pod, terminator, usage)) = chosen.into_iter().next() else {
-            let freed = useless.iter().map(|it| frees(cause.signal, layout, it.2).unwrap_or(0));
-            let freed = freed.fold(0, u64::saturating_add);
-            self.report_no_victim(cause, (useless.len(), freed), facts, out);
+            Some((pod, self.terminator_of(pod, cause.is_hard(), levers)?))
+        };
+        let frees = |usage: &PodUsage| frees(cause.signal, layout, usage);
+        let (helpful, useless): (Vec<&PodUsage>, Vec<_>) =
+            ranked.into_iter().partition(|usage| would_help(cause, frees(usage)));
+        let chosen = helpful.into_iter().find_map(|usage| Some((may_end(usage)?, usage)));
+        let Some(((pod, terminator), usage)) = chosen else {
+            let useless = useless.into_iter().filter(|usage| may_end(usage).is_some());
+            let freed: Vec<u64> = useless.filter_map(frees).collect();
+            self.report_no_victim(cause, &freed, facts, out);
             return;
         };
         self.choices.no_victim = None;
@@ -275,13 +276,13 @@ impl Evictions {
         let description = describe(cause.signal, cause.shortage(), has_figures.then_some(usage));
         if self.effective_mode_for(cause.signal, facts) == EffectiveMode::Enforce {
             let why = Reason { signal: cause.signal.name(), cause: Some(*cause), description };
-            self.begin_eviction(&pod, terminator, why, facts, out);
+            self.begin_eviction(pod, terminator, why, facts, out);
             return;
         }
         let until = now + observed_again(cause.signal);
         self.choices.rests.insert(cause.signal, until);
         let (signal, why) = (cause.signal.name(), cause.to_string());
-        self.would_end(&pod, signal, &why, &description.message, facts, out);
+        self.would_end(pod, signal, &why, &description.message, facts, out);
     }
 
     /// Reports what the agent would evict, at limited intervals.
@@ -346,31 +347,26 @@ impl Evictions {
         out.warn_of_pod(pod, LEFT_TO_KUBELET, &text);
     }
 
-    /// Reports that no pod is evicted. So many pods may be, and would free so much together.
-    fn report_no_victim(
-        &mut self,
-        cause: &Cause,
-        (useless, freed): (usize, u64),
-        facts: &Facts,
-        out: &mut Out,
-    ) {
-        let lasts = if useless == 0 { NO_VICTIM_LASTS } else { OBSERVED_AGAIN };
+    /// Reports that no pod is evicted. Those that may be would each free so much.
+    fn report_no_victim(&mut self, cause: &Cause, freed: &[u64], facts: &Facts, out: &mut Out) {
+        let has_useless = !freed.is_empty();
+        let lasts = if has_useless { OBSERVED_AGAIN } else { NO_VICTIM_LASTS };
         self.choices.rests.insert(cause.signal, facts.clock.monotonic() + lasts);
-        if self.choices.no_victim.replace((cause.signal, useless > 0))
-            == Some((cause.signal, useless > 0))
-        {
+        let why = Some((cause.signal, has_useless));
+        if std::mem::replace(&mut self.choices.no_victim, why) == why {
             return;
         }
         let quantity = |units| cause.signal.quantity(units);
-        let text = match cause.shortage().filter(|_| useless > 0) {
+        let text = match cause.shortage().filter(|_| has_useless) {
             None => format!("the agent may terminate no pod for {cause}"),
             Some(shortage) => format!(
-                "no pod is evicted for {cause}: {} are missing, and the {useless} pods that may be \
+                "no pod is evicted for {cause}: {} are missing, and the {} pods that may be \
                  evicted use {} together, each less than a hundredth of what is missing. Look for \
                  files that no pod is charged for, such as those of hostPath and local volumes, of \
                  the host's services, and of files that are deleted but still open",
                 quantity(shortage.missing()),
-                quantity(freed),
+                freed.len(),
+                quantity(freed.iter().fold(0, |sum, each| sum.saturating_add(*each))),
             ),
         };
         out.calls.log(true, None, text);
