@@ -55,8 +55,17 @@ async fn compared(stage: &Stage, scenario: Scenario) -> (Seen, Option<String>) {
     (ours.seen, difference.map(|text| format!("{name}:\n{text}")))
 }
 
-async fn differences(stage: &Stage, scenario: Scenario) -> Option<String> {
-    Box::pin(compared(stage, scenario)).await.1
+/// The differences of those that differ, by name.
+async fn differences(stage: &Stage, scenarios: Vec<Scenario>) -> BTreeMap<String, String> {
+    let run = async |scenario: Scenario| {
+        let name = scenario.name.clone();
+        Some((name, Box::pin(compared(stage, scenario)).await.1?))
+    };
+    join_all(scenarios.into_iter().map(run)).await.into_iter().flatten().collect()
+}
+
+fn text(different: &BTreeMap<String, String>) -> String {
+    different.values().map(|each| format!("\n{each}")).collect()
 }
 
 /// Runs the Job of a seed until both controllers agree; returns how it ended with us, and the last
@@ -93,16 +102,24 @@ async fn both_controllers_bring_the_same_about() {
         return;
     }
     let stage = Stage::start().await;
-    let all = scenarios::all().into_iter().map(|scenario| differences(&stage, scenario));
-    let (different, [our_next, their_next], ours, theirs) = tokio::join!(
-        join_all(all),
+    let (mut different, [our_next, their_next], ours, theirs) = tokio::join!(
+        differences(&stage, scenarios::all()),
         next_pods(&stage),
         stage.ours().pods_made(LOOP, scenarios::ignored_loop(), LOOP_LASTS),
         stage.reference().pods_made(LOOP, scenarios::ignored_loop(), LOOP_LASTS),
     );
     stage.stop().await;
-    let different: Vec<String> = different.into_iter().flatten().collect();
-    assert!(different.is_empty(), "{} differ:\n{}", different.len(), different.join("\n"));
+    for _ in 1..RUNS {
+        let mut again = scenarios::all();
+        again.retain(|scenario| different.contains_key(&scenario.name));
+        if !again.is_empty() {
+            println!("differ, and are repeated: {}", text(&different));
+            let stage = Stage::start().await;
+            different = differences(&stage, again).await;
+            stage.stop().await;
+        }
+    }
+    assert!(different.is_empty(), "{} differ:\n{}", different.len(), text(&different));
     // Upstream lets an index that waits block those behind it. ([I11])
     assert!(our_next < 9 && their_next >= 9, "the second pod after {our_next} and {their_next} s");
     // The exact number at the very end depends on timing.
