@@ -28,9 +28,12 @@ use crate::permits::Permits;
 use crate::pod_pages::{Page, PodPages};
 use crate::wake_ups::CallsOnTheWay;
 
-/// Maximum number of concurrent calls of the process, of which one namespace alone has two thirds.
-/// A larger burst only queues up in the API server, and a connection carries 100 of them.
+/// Maximum number of concurrent calls of the process. A larger burst only queues up in the API
+/// server, and a connection carries 100 of them.
 const CALLS_MAX: usize = 88;
+/// Maximum number of concurrent calls of a namespace while others make calls, too. More of them
+/// finish no sooner where the API server is busy, and each call of a neighbour waits behind them.
+const CALLS_OF_NAMESPACE_MAX: usize = 16;
 /// Maximum number of concurrent calls of one sync.
 const CALLS_OF_SYNC_MAX: usize = 64;
 /// Maximum size of the pod bodies that one sync holds at once, in bytes: a template may have 1.5
@@ -82,7 +85,7 @@ impl Executor {
         clock: Clock,
         on_the_way: CallsOnTheWay,
     ) -> Self {
-        let (calls, fence) = (Permits::new(CALLS_MAX), OnceLock::new());
+        let (calls, fence) = (Permits::new(CALLS_MAX, CALLS_OF_NAMESPACE_MAX), OnceLock::new());
         Self { client, dispatch, clock, calls, on_the_way, fence }
     }
 

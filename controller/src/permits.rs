@@ -41,9 +41,9 @@ impl Key for Waiter {
 }
 
 impl Permits {
-    /// This many permits.
-    pub(crate) fn new(max: usize) -> Self {
-        let turns = Turns::new(max);
+    /// This many permits. One namespace of several holds at most so many, one alone two thirds.
+    pub(crate) fn new(max: usize, of_one: usize) -> Self {
+        let turns = Turns::new(max).each_at_most(of_one);
         Self { state: Mutex::new(State { turns, waiting: HashMap::new(), last: 0 }) }
     }
 
@@ -96,7 +96,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_namespace_whose_calls_hang_leaves_permits_to_others() {
-        let permits = Permits::new(9);
+        let permits = Permits::new(9, 9);
         let mut hanging = Vec::new();
         while let Some(permit) = permits.acquire("slow").now_or_never() {
             hanging.push(permit);
@@ -113,7 +113,7 @@ mod tests {
 
     #[tokio::test]
     async fn calls_that_are_dropped_leave_no_permit_behind() {
-        let permits = Permits::new(2);
+        let permits = Permits::new(2, 2);
         let one = permits.acquire("a").await;
         let two = permits.acquire("b").await;
         let mut granted = Box::pin(permits.acquire("c"));

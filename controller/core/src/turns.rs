@@ -8,6 +8,9 @@ use std::sync::Arc;
 /// A namespace may hold this many times what is free. So one alone holds two thirds, two hold two
 /// fifths each, and a part is always left for one that comes next.
 const SHARE: usize = 2;
+/// A namespace is alone once it took this many keys without another between them. At a hundred
+/// calls a second, that is longer than a neighbour rests between two of its calls.
+const ALONE_AFTER: usize = 256;
 
 /// A key of a queue.
 pub trait Key: Clone + Eq + Hash {
@@ -28,6 +31,10 @@ pub struct Turns<K> {
     idle: usize,
     /// How many more keys may be taken before one is given back.
     free: usize,
+    /// How many keys a namespace may hold that is not alone, however many are free.
+    of_one: usize,
+    /// The namespace that took the last key, and how many it took without another between them.
+    row: (Arc<str>, usize),
 }
 
 #[derive(Debug)]
@@ -40,7 +47,21 @@ struct Lane<K> {
 impl<K: Key> Turns<K> {
     /// An empty queue, of whose keys at most this many are taken at once.
     pub fn new(max: usize) -> Self {
-        Self { lanes: HashMap::new(), order: VecDeque::new(), len: 0, idle: 0, free: max }
+        Self {
+            lanes: HashMap::new(),
+            order: VecDeque::new(),
+            len: 0,
+            idle: 0,
+            free: max,
+            of_one: usize::MAX,
+            row: ("".into(), ALONE_AFTER),
+        }
+    }
+
+    /// While several namespaces take keys, none holds more than this many, however many are free.
+    #[must_use]
+    pub fn each_at_most(self, of_one: usize) -> Self {
+        Self { of_one, ..self }
     }
 
     /// Appends a key to its namespace.
@@ -81,6 +102,10 @@ impl<K: Key> Turns<K> {
         lane.held += 1;
         self.len -= 1;
         self.free -= 1;
+        self.row = match std::mem::take(&mut self.row) {
+            (last, taken) if last == namespace => (last, taken.saturating_add(1)),
+            _ => (Arc::clone(&namespace), 1),
+        };
         if !lane.keys.is_empty() {
             self.order.push_back(namespace);
         }
@@ -125,7 +150,9 @@ impl<K: Key> Turns<K> {
         if self.free == 0 {
             return None;
         }
-        let share = self.free.saturating_mul(SHARE).min(limit);
+        let is_alone = self.row.1 >= ALONE_AFTER && self.lanes.len() == 1;
+        let of_one = if is_alone { usize::MAX } else { self.of_one };
+        let share = self.free.saturating_mul(SHARE).min(of_one).min(limit);
         let held = |namespace| self.lanes.get(namespace).map_or(0, |lane: &Lane<K>| lane.held);
         self.order.iter().position(|namespace| held(namespace) < share)
     }
@@ -213,6 +240,33 @@ mod tests {
         (0..6).for_each(|_| turns.give_back("a"));
         let taken: Vec<_> = std::iter::from_fn(|| turns.pop()).map(|(name, _)| name).collect();
         assert_eq!(taken, ["c"; 3]);
+    }
+
+    #[test]
+    fn beside_others_no_namespace_holds_more_than_each_may() {
+        let mut turns = Turns::new(90).each_at_most(16);
+        assert_eq!(hold(&mut turns, "a"), 16, "it is not alone yet");
+        let held: Vec<usize> = ["b", "c", "d", "e", "f"].map(|it| hold(&mut turns, it)).to_vec();
+        assert_eq!(held, [16, 16, 16, 16, 7], "the last one has two thirds of what is left");
+        turns.push(("late", 0));
+        assert_eq!(turns.pop(), Some(("late", 0)));
+    }
+
+    #[test]
+    fn a_namespace_that_was_alone_for_long_holds_two_thirds_until_another_comes() {
+        let mut turns = Turns::new(90).each_at_most(16);
+        for number in 0..256 {
+            turns.push(("a", number));
+            assert!(turns.pop().is_some());
+            turns.give_back("a");
+        }
+        assert_eq!(hold(&mut turns, "a"), 60);
+        turns.push(("late", 0));
+        assert_eq!(turns.pop(), Some(("late", 0)));
+        (0..45).for_each(|_| turns.give_back("a"));
+        assert_eq!(turns.pop().map(|(name, _)| name), Some("a"), "15 are left");
+        turns.give_back("late");
+        assert_eq!(turns.pop(), None, "the other one is gone, and may come back soon");
     }
 
     #[test]
