@@ -126,8 +126,8 @@ impl<'a> Lists<'a> {
 /// Explains a Job from what one sync would see.
 pub(crate) fn explain(input: &SyncInput<'_>, warnings: Option<Vec<Warning>>) -> Explanation {
     let plan = plan_pods(input);
-    // A sync that sets DisruptionTarget, or waits for a node before it does, counts nothing.
-    let marks = matches!(plan.pods, PodStage::MarkFaults(_) | PodStage::AwaitBoots(_));
+    // A sync that sets DisruptionTarget counts nothing.
+    let marks = matches!(plan.pods, PodStage::MarkFaults(_));
     let status =
         (!plan.is_skipped() && !marks).then(|| plan_status(&plan, &PodOutcomes::expected(&plan)));
     let settled = status.as_ref().and_then(StatusPlan::expected_settle);
@@ -403,6 +403,10 @@ fn pod_lines(plan: &PodPlan) -> Vec<String> {
         let pods: Vec<&Arc<Pod>> = claims(kind).map(|Claim { pod, .. }| pod).collect();
         lines.extend((!pods.is_empty()).then(|| format!("{what} {}", named(pods))));
     }
+    if !plan.awaits_boots.is_empty() {
+        let pods = named(&plan.awaits_boots);
+        lines.push(format!("wait whether the nodes of {pods} show a boot"));
+    }
     match &plan.pods {
         PodStage::None => {}
         PodStage::Create(drafts) => lines.push(creation(drafts)),
@@ -411,9 +415,6 @@ fn pod_lines(plan: &PodPlan) -> Vec<String> {
             lines.push(format!("fail {}, which did not start", named(pods)));
         }
         PodStage::MarkFaults(faults) => lines.extend(fault_lines(faults)),
-        PodStage::AwaitBoots(pods) => {
-            lines.push(format!("wait whether the nodes of {} show a boot", named(pods)));
-        }
         PodStage::Refuse(problem) => lines.push(format!("create no pod: {problem}")),
     }
     lines

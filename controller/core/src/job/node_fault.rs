@@ -12,7 +12,7 @@ use super::input::{NodeBoots, SyncInput};
 use super::lost::{Loss, loss};
 use super::rejected::is_rejected_by_node;
 use crate::job_pods::{JobPods, Kind};
-use crate::view::Pod;
+use crate::view::{Phase, Pod};
 
 /// How long writes of the condition are tried. Then the pod counts as it is.
 const TRIED_FOR: SignedDuration = SignedDuration::from_mins(1);
@@ -85,6 +85,17 @@ pub(super) fn find(input: &SyncInput<'_>, pods: &JobPods) -> NodeFaults {
     }
     faults.unmarked.truncate(input.settings.max_pod_create_delete_per_sync);
     faults
+}
+
+/// The same pods, with those as Running that wait for their node: each is left uncounted, and no
+/// other pod of the Job waits for it.
+pub(super) fn as_running(mut pods: JobPods, open: &[Arc<Pod>]) -> JobPods {
+    for pod in open {
+        let mut pod = Arc::clone(pod);
+        Arc::make_mut(&mut pod).phase = Phase::Running;
+        pods.alter(pod);
+    }
+    pods
 }
 
 fn lost<'a>(input: &SyncInput<'a>, pod: &Pod) -> Loss<'a> {

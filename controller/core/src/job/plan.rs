@@ -2,6 +2,7 @@
 //! known before any call is answered.
 
 use std::fmt;
+use std::sync::Arc;
 
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use jiff::SignedDuration;
@@ -16,7 +17,7 @@ use super::report::WaitsFor;
 use super::steps::{Action, Claim};
 use super::verdict::{Evidence, Verdict};
 use super::{IndexSet, adoption, census, facts, node_fault, pods, verdict};
-use crate::view::{CompletionMode, Job, Version};
+use crate::view::{CompletionMode, Job, Pod, Version};
 
 /// When a stale sync is tried again if the awaited event does not come.
 pub(super) const STALE_RETRY: SignedDuration = SignedDuration::from_secs(1);
@@ -35,6 +36,8 @@ pub struct PodPlan {
     pub verdict: Option<Verdict>,
     /// Pods to create or to delete.
     pub pods: PodStage,
+    /// Failed pods whose nodes may soon show a boot; until then they count as running.
+    pub awaits_boots: Vec<Arc<Pod>>,
     /// How far the watch of pods has come, if it must be as far as a live list before the sync goes
     /// on, because a creation had no reply.
     pub confirms: Option<Version>,
@@ -125,10 +128,12 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
     let tracked = adoption::untracked(input.job, &pods, input.memory);
     let pods = adoption::with_tracked(pods, &tracked);
     let pods = census::as_counted(input.job, pods, input.memory);
-    let faults = node_fault::find(input, &pods);
+    let NodeFaults { unmarked, open } = node_fault::find(input, &pods);
+    let pods = node_fault::as_running(pods, &open);
     let facts = Facts::read(input, pods, options);
-    if let Some(stage) = before_counting(faults) {
-        return marking(input, facts, stage, [patches, tracked].concat());
+    if !unmarked.is_empty() {
+        let claims = [patches, tracked].concat();
+        return marking(input, facts, PodStage::MarkFaults(unmarked), claims);
     }
     let verdict = decide_end(&facts);
     let PodDecision { stage, manages_pods, action, wake, waits_for } =
@@ -141,32 +146,26 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
     let timeout = input.settings.expectations_timeout;
     let awaits =
         (!facts.expectations_satisfied).then(|| input.memory.expectations.left(input.now, timeout));
+    let boots = (!open.is_empty()).then_some(STALE_RETRY);
     PodPlan {
         skip: None,
         claims: [patches, tracked].concat(),
         pods: stage,
+        awaits_boots: open,
         confirms: input.memory.creation_in_doubt.then_some(input.seen.pods),
         manages_pods,
         unreported: facts.options.problems != input.memory.reported,
         action,
         // An unsuspended Job wakes up when its deadline is due. ([U5])
-        requeue_after: earliest([wake, deadline, awaits, again_after]),
+        requeue_after: earliest([wake, deadline, awaits, again_after, boots]),
         waits_for: waits(&facts, verdict.as_ref()).into_iter().chain(waits_for).collect(),
         verdict,
         facts,
     }
 }
 
-/// What comes before pods that failed by a fault of their node are counted.
-fn before_counting(faults: NodeFaults) -> Option<PodStage> {
-    match faults {
-        NodeFaults { unmarked, open } if unmarked.is_empty() && open.is_empty() => None,
-        NodeFaults { unmarked, open } if unmarked.is_empty() => Some(PodStage::AwaitBoots(open)),
-        NodeFaults { unmarked, .. } => Some(PodStage::MarkFaults(unmarked)),
-    }
-}
-
-/// Sets DisruptionTarget on such pods, or waits. They are counted by a later sync, which sees it.
+/// Sets DisruptionTarget on pods that failed by a fault of their node. They are counted by a later
+/// sync, which sees it.
 fn marking(input: &SyncInput<'_>, facts: Facts, stage: PodStage, claims: Vec<Claim>) -> PodPlan {
     PodPlan {
         skip: None,
@@ -174,6 +173,7 @@ fn marking(input: &SyncInput<'_>, facts: Facts, stage: PodStage, claims: Vec<Cla
         verdict: None,
         waits_for: vec![WaitsFor::Watches],
         pods: stage,
+        awaits_boots: Vec::new(),
         confirms: input.memory.creation_in_doubt.then_some(input.seen.pods),
         manages_pods: false,
         unreported: facts.options.problems != input.memory.reported,
@@ -236,6 +236,7 @@ impl PodPlan {
             claims: Vec::new(),
             verdict: None,
             pods: PodStage::None,
+            awaits_boots: Vec::new(),
             confirms: None,
             manages_pods: false,
             unreported: false,
@@ -292,6 +293,9 @@ impl fmt::Display for PodPlan {
         )?;
         if !self.claims.is_empty() {
             write!(formatter, "; claims {}", self.claims.len())?;
+        }
+        if !self.awaits_boots.is_empty() {
+            write!(formatter, "; awaits a boot for {}", self.awaits_boots.len())?;
         }
         if self.confirms.is_some() {
             write!(formatter, "; lists its pods first, as a creation had no reply")?;

@@ -40,8 +40,6 @@ pub enum PodStage {
     /// Set DisruptionTarget on these, which failed by a fault of their node; the sync does nothing
     /// else.
     MarkFaults(Vec<NodeFault>),
-    /// Wait for the nodes of these to show a boot; the sync does nothing else.
-    AwaitBoots(Vec<Arc<Pod>>),
     /// Create nothing, because the template does not allow it. ([B8])
     Refuse(&'static str),
 }
@@ -274,7 +272,6 @@ impl fmt::Display for PodStage {
             Self::MarkFaults(faults) => {
                 write!(formatter, "mark {} that their nodes failed", faults.len())
             }
-            Self::AwaitBoots(pods) => write!(formatter, "await a boot for {}", pods.len()),
             Self::Refuse(problem) => formatter.write_str(problem),
         }
     }

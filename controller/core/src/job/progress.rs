@@ -234,6 +234,10 @@ impl Progress {
     }
 
     fn begin_pods(&mut self) -> Next {
+        if !self.plan.awaits_boots.is_empty() {
+            let uids = self.plan.awaits_boots.iter().map(|pod| pod.uid.clone()).collect();
+            self.remember(MemoryUpdate::Marking(uids));
+        }
         match &self.plan.pods {
             PodStage::Create(drafts) => {
                 let slow_start = SlowStart::new(drafts.len(), self.initial_batch);
@@ -251,11 +255,6 @@ impl Progress {
                 let uids = faults.iter().map(|fault| fault.pod.uid.clone()).collect();
                 self.side_effects.push(SideEffect::Remember(MemoryUpdate::Marking(uids)));
                 (Stage::MarkFaults, faults.iter().cloned().map(Step::MarkFault).collect())
-            }
-            PodStage::AwaitBoots(pods) => {
-                let uids = pods.iter().map(|pod| pod.uid.clone()).collect();
-                self.side_effects.push(SideEffect::Remember(MemoryUpdate::Marking(uids)));
-                (Stage::Done(None), Vec::new())
             }
             PodStage::Refuse(problem) => {
                 let problem = *problem;

@@ -396,7 +396,6 @@ impl PodOutcomes {
             PodStage::None
             | PodStage::FailPending(_)
             | PodStage::MarkFaults(_)
-            | PodStage::AwaitBoots(_)
             | PodStage::Refuse(_) => outcomes,
         }
     }

@@ -326,7 +326,6 @@ fn plan_text(plan: &PodPlan) -> String {
         PodStage::Refuse(why) => format!("refuse: {why}"),
         PodStage::FailPending(pods) => format!("fail {} pending", pods.len()),
         PodStage::MarkFaults(faults) => format!("mark {} that their nodes failed", faults.len()),
-        PodStage::AwaitBoots(pods) => format!("await a boot for {}", pods.len()),
     };
     format!(
         "plans {} at {}: {pods}; active {} terminating {} tracked {} claims {} verdict {:?} \

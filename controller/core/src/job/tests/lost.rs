@@ -191,6 +191,25 @@ fn a_lost_pod_waits_for_the_boot_that_its_node_is_yet_to_show() {
     assert!(!is_marked(&api), "the node runs in its old boot: the pod was lost otherwise");
 }
 
+/// A Job of many pods goes on next to one that was cut.
+#[test]
+fn no_other_pod_waits_for_the_boot_of_a_lost_one() {
+    let job = ignoring().spec("parallelism", 3).spec("completions", 4);
+    let mut api = api(job, vec![failed_pod(&[cut("main")]), pod("done", "Succeeded").on_node()]);
+    api.memory.boots = [(uid("p"), NodeBoots::Same)].into();
+    let effects = sync(&mut api);
+    assert_eq!((effects.succeeded, effects.failed, effects.is_err), (1, 0, false));
+    assert_eq!(effects.created.len(), 2, "the lost pod keeps its place");
+    assert_eq!(effects.requeue_seconds, Some(1));
+    assert!(!is_marked(&api));
+    api.memory.boots.insert(uid("p"), booted());
+    for _ in 0..3 {
+        sync(&mut api);
+    }
+    assert!(is_marked(&api));
+    assert_eq!(sync(&mut api).failed, 0);
+}
+
 #[test]
 fn without_the_flag_a_lost_pod_counts_as_upstream_counts_it() {
     for boots in [None, Some(NodeBoots::Same), Some(booted())] {
