@@ -221,8 +221,22 @@ fn selectors_select_the_controller_s_pods() {
 fn the_pod_runs_as_the_account_that_the_roles_are_bound_to() {
     let pod = pod_spec();
     assert_eq!(pod["serviceAccountName"], the("ServiceAccount")["metadata"]["name"]);
-    // The service account does not mount its token by default.
-    assert_eq!(pod["automountServiceAccountToken"], true);
+    assert_eq!(pod["automountServiceAccountToken"], false, "a volume has the token");
+}
+
+/// The API server lets a token that asks for exactly 3607 s live for a year.
+#[test]
+fn the_token_of_the_controller_lives_for_a_day() {
+    let pod = pod_spec();
+    let volume = &pod["volumes"][0];
+    let token = &volume["projected"]["sources"][0]["serviceAccountToken"];
+    assert_eq!(
+        (token["path"].as_str(), token["expirationSeconds"].as_u64()),
+        (Some("token"), Some(86_400))
+    );
+    let mount = &pod["containers"][0]["volumeMounts"][0];
+    assert_eq!(mount["name"], volume["name"]);
+    assert_eq!(mount["mountPath"], "/var/run/secrets/kubernetes.io/serviceaccount");
 }
 
 /// Account, verb, API group and resource of each rule.
@@ -330,9 +344,11 @@ fn the_pod_satisfies_the_restricted_standard_that_its_namespace_enforces() {
     let pod = pod_spec();
     assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
     assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
-    for field in ["hostNetwork", "hostPID", "hostIPC", "volumes", "initContainers"] {
+    for field in ["hostNetwork", "hostPID", "hostIPC", "initContainers"] {
         assert!(pod[field].is_null(), "{field}");
     }
+    let volumes = pod["volumes"].as_array().expect("must have volumes");
+    assert!(volumes.iter().all(|volume| volume["projected"].is_object()), "{volumes:?}");
     for container in pod["containers"].as_array().expect("must have containers") {
         let context = &container["securityContext"];
         assert_eq!(context["allowPrivilegeEscalation"], false);

@@ -87,7 +87,11 @@ multiplies the terms by its labels. Input: expressions, others (pools). Output: 
 {{- $_ := set .pod "tolerations" $agent.tolerations -}}
 {{- end -}}
 
-{{/* Sets the host's directories: each is mounted under /host. Input: root, pod, paths. */}}
+{{/*
+Sets the host's directories: each is mounted under /host. Without `pressure` the agent reads the
+cgroups and sets no trigger, measures no disk, and needs no capability. Input: root, pod, pool,
+paths.
+*/}}
 {{- define "epilogue.setDirectories" -}}
 {{- $container := index .pod.containers 0 -}}
 {{- $directories := dict
@@ -95,6 +99,11 @@ multiplies the terms by its labels. Input: expressions, others (pools). Output: 
       "containerd-images" .paths.runtimeDataDir
       "kubelet" .paths.kubeletRootDir -}}
 {{- $without := .root.Values.agent.logind | ternary list (list "bus" "logind-conf") -}}
+{{- $off := eq (merge (dict) .pool (pick .root.Values.agent "pressure")).pressure "off" -}}
+{{- if $off -}}
+{{- $without = concat $without (list "logs" "containerd-images" "crio-images") -}}
+{{- $_ := unset $container.securityContext.capabilities "add" -}}
+{{- end -}}
 {{- $volumes := list -}}
 {{- range .pod.volumes -}}
 {{- if not (has .name $without) -}}
@@ -110,6 +119,7 @@ multiplies the terms by its labels. Input: expressions, others (pools). Output: 
 {{- if hasKey $directories .name -}}
 {{- $_ := set . "mountPath" (print "/host" (get $directories .name)) -}}
 {{- end -}}
+{{- if and $off (eq .name "cgroup") -}}{{- $_ := set . "readOnly" true -}}{{- end -}}
 {{- $mounts = append $mounts . -}}
 {{- end -}}
 {{- end -}}
@@ -157,7 +167,8 @@ annotations, which make it a hook that runs `leave`.
 {{- $paths := include "epilogue.paths" .root | fromYaml -}}
 {{- include "epilogue.setPod" (dict "root" .root "pod" $pod "settings" .root.Values.agent) -}}
 {{- include "epilogue.setNodes" (dict "root" .root "pod" $pod "pool" .pool "others" .others) -}}
-{{- include "epilogue.setDirectories" (dict "root" .root "pod" $pod "paths" $paths) -}}
+{{- $places := dict "root" .root "pod" $pod "pool" .pool "paths" $paths -}}
+{{- include "epilogue.setDirectories" $places -}}
 {{- if .pool -}}{{- include "epilogue.setPool" (dict "set" $set "pool" .pool) -}}{{- end -}}
 {{- if .annotations -}}{{- $_ := set $set.metadata "annotations" .annotations -}}{{- end -}}
 {{- if or .annotations .root.Values.agent.leave -}}

@@ -20,6 +20,29 @@ const AGENT: &str = "DaemonSet/epilogue-agents/epilogue-agent";
 const CONTROLLER: &str = "Deployment/epilogue-system/epilogue-controller";
 
 #[tokio::test]
+async fn without_pressure_the_agent_may_write_no_cgroup_and_sees_no_disk() {
+    let pool = json!({"name": "evicts", "nodeSelector": {"a": "b"}, "pressure": "enforce"});
+    let values = json!({"agent": {"pressure": "off", "pools": [pool]}});
+    let objects = rendered(&values).await;
+    for (name, off) in [(AGENT.to_owned(), true), (format!("{AGENT}-evicts"), false)] {
+        let pod = &the(&objects, &name)["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        let mounts = container["volumeMounts"].as_array().expect("must have mounts");
+        let cgroup = mounts.iter().find(|it| it["name"] == "cgroup").expect("must be mounted");
+        assert_eq!(cgroup["readOnly"] == true, off, "{name}");
+        let added = &container["securityContext"]["capabilities"]["add"];
+        assert_eq!(added.is_null(), off, "{name}");
+        for list in [mounts, pod["volumes"].as_array().expect("must have volumes")] {
+            let has = |volume: &str| list.iter().any(|it| it["name"] == volume);
+            for volume in ["logs", "containerd-images", "crio-images"] {
+                assert_eq!(has(volume), !off, "{name} {volume}");
+            }
+            assert!(has("kubelet") && has("cgroup") && has("token"));
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_invalid_value_has_an_error_that_names_the_field() {
     let pools = |pool: Value| json!({"agent": {"pools": [pool]}});
     let selector = json!({"a": "b"});
