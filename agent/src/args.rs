@@ -55,7 +55,8 @@ pub enum Command {
 #[expect(clippy::struct_field_names, reason = "they are the flags' names")]
 pub struct PriorityGroupArgs {
     /// Time in which all pods together must terminate, such as 30s or 2min; 0 terminates none.
-    /// Without it and the two flags below: 30s, of which 10s are for critical pods.
+    /// Without it and the two flags below: what the kubelet is configured to give, also where it
+    /// holds no lock; else 30s, of which 10s are for critical pods.
     #[arg(long, value_name = "DURATION")]
     shutdown_grace_period: Option<TimeSpan>,
     /// The part of that time that is reserved for critical pods (priority 2000000000 and above).
@@ -79,12 +80,15 @@ pub enum Output {
 impl PriorityGroupArgs {
     /// The priority groups that the flags make.
     pub fn priority_groups(&self) -> Result<Option<PriorityGroups>, PriorityGroupsError> {
-        let flags = PriorityGroupFlags {
+        self.flags().priority_groups()
+    }
+
+    fn flags(&self) -> PriorityGroupFlags {
+        PriorityGroupFlags {
             total: self.shutdown_grace_period,
             critical: self.shutdown_grace_period_critical_pods,
             by_priority: self.shutdown_grace_period_by_pod_priority.clone(),
-        };
-        flags.priority_groups()
+        }
     }
 }
 

@@ -39,8 +39,8 @@ pub struct Place {
     pub container_id: Option<String>,
 }
 
-/// Reads a cgroup's path from `/proc/<pid>/cgroup`, the kernel's log or systemd-oomd. The path may
-/// continue below the container. `None` if it is not a pod's.
+/// Reads a cgroup's path from the kernel's log or systemd-oomd. The path may continue below the
+/// container. `None` if it is not a pod's.
 pub fn place(path: &str) -> Option<Place> {
     let mut names = path.split('/').skip_while(|name| !is_kubepods(name));
     names.next()?;
@@ -115,11 +115,28 @@ impl Cgroups {
         &self.mount
     }
 
+    /// Whether a path that the kernel or systemd-oomd names may be a pod's: any user may make
+    /// cgroups with a pod's names in the part that is delegated to him. Below a root of its own, as
+    /// in a container, the paths begin elsewhere, and names alone count.
+    pub fn may_be_pods(&self, path: &str) -> bool {
+        // The kernel's root has no such file.
+        if self.mount.join("cgroup.events").exists() {
+            return true;
+        }
+        let path = self.mount.join(path.trim_start_matches('/'));
+        self.all_kubepods().iter().any(|kubepods| path.starts_with(&kubepods.path))
+    }
+
+    fn all_kubepods(&self) -> Vec<Kubepods> {
+        let mut found = Vec::new();
+        find_kubepods(&self.mount, &mut found);
+        found
+    }
+
     /// The cgroup of all pods. A change of the kubelet's driver leaves several; the one with pods
     /// counts.
     pub fn kubepods(&self) -> Option<Kubepods> {
-        let mut found = Vec::new();
-        find_kubepods(&self.mount, &mut found);
+        let found = self.all_kubepods();
         let with_pods = found.iter().position(Kubepods::has_pods).unwrap_or(0);
         found.into_iter().nth(with_pods)
     }
@@ -335,6 +352,26 @@ mod tests {
         let pod = pods.iter().find(|pod| pod.uid.0 == "a-1").unwrap();
         let containers = pod.containers().unwrap();
         assert_eq!(containers, [("c1".to_owned(), pod.path.join("crio-c1.scope"))]);
+    }
+
+    #[test]
+    fn a_user_s_cgroup_with_the_names_of_a_pod_is_not_a_pod_s() {
+        let (root, host) = host(&["kubepods.slice/kubepods-poda.slice", "kubepods"]);
+        let cgroups = || Cgroups::of(&host).expect("must be found");
+        let table = [
+            ("/kubepods.slice/kubepods-poda.slice/crio-b.scope", true),
+            ("/kubepods/burstable/poda", true),
+            ("/user.slice/user-1000.slice/user@1000.service/kubepods/poda/b", false),
+            ("/user.slice/kubepods.slice/kubepods-poda.slice", false),
+            ("/kubepods.slice.d/poda", false),
+            ("/", false),
+        ];
+        for (path, expected) in table {
+            assert_eq!(cgroups().may_be_pods(path), expected, "{path}");
+        }
+        // The mount of a container with a root of its own, whose paths begin above it.
+        fs::write(root.path().join("sys/fs/cgroup/cgroup.events"), "").expect("must be writable");
+        assert!(cgroups().may_be_pods("/docker/c1/kubepods.slice/kubepods-poda.slice"));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::cri::{Runtime, Sockets};
 use crate::host::Host;
 use crate::report_table;
 use crate::run::block_on;
-use crate::source::kubelet::{KubeletSettings, KubeletSource, PERIOD};
+use crate::source::kubelet::{Access, KubeletSettings, KubeletSource, PERIOD};
 use crate::source::lease::LeaseAge;
 use crate::source::logind::{Logind, NAME};
 
@@ -40,8 +40,8 @@ async fn facts(args: CheckArgs, config: CheckConfig) -> anyhow::Result<Facts> {
     let conf_files = host.logind_conf_files()?;
     let bus_address = bus_address.unwrap_or_else(|| host.bus_address());
     let bus = ask(&bus_address, &host).await;
-    let (api, token) = ask_api(config.api).await;
-    let settings = KubeletSettings { place: config.kubelet.clone(), token, period: PERIOD };
+    let (api, access) = ask_api(config.api).await;
+    let settings = KubeletSettings { place: config.kubelet.clone(), access, period: PERIOD };
     // The kubelet names the runtime.
     let kubelet = Some(ask_kubelet(settings, &bus_address, &host, &cri).await);
     let runtime = cri.probe().await;
@@ -51,13 +51,15 @@ async fn facts(args: CheckArgs, config: CheckConfig) -> anyhow::Result<Facts> {
     Ok(Facts { bus_address, bus, runtime, kubelet, api, conf_files, priority_groups, pressure })
 }
 
-/// The API's answers, if the check asks it, and the file of the token that it used.
-async fn ask_api(wanted: Option<(ClientOptions, String)>) -> (Option<ApiFacts>, Option<String>) {
+/// The API's answers, if the check asks it, and what the kubelet can be asked with.
+async fn ask_api(wanted: Option<(ClientOptions, String)>) -> (Option<ApiFacts>, Option<Access>) {
     let Some((options, node)) = wanted else { return (None, None) };
     match client::config(&options).await {
         Ok(config) => {
             let facts = api::ask(&config, &node).await;
-            (Some(facts), config.auth_info.token_file)
+            let authorities = config.root_cert.unwrap_or_default();
+            let access = |token| Access { token, node, authorities };
+            (Some(facts), config.auth_info.token_file.map(access))
         }
         Err(error) => {
             let error = format!("{:#}", anyhow::Error::from(error));

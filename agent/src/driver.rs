@@ -6,6 +6,7 @@ mod lanes;
 use std::any::Any;
 use std::future::pending;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::time::Duration;
 
 use agent_core::agent::{Agent, ShutdownStatus, Status};
@@ -18,9 +19,9 @@ use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
+use crate::source::stop::Stopping;
 use crate::traces::Traces;
 pub use lanes::Lane;
 use lanes::Lanes;
@@ -95,8 +96,9 @@ impl<S: Sinks> Driver<S> {
         Self { parts, lanes: Lanes::default(), running: JoinSet::new(), wake: None }
     }
 
-    /// Runs until `stop` is cancelled and the core has nothing left to finish.
-    pub async fn run(mut self, stop: CancellationToken) -> Result<(), DriverError> {
+    /// Runs until `stop` is ready and the core has nothing left to finish.
+    pub async fn run(mut self, stop: impl Future<Output = Stopping>) -> Result<(), DriverError> {
+        let mut stop = pin!(stop);
         let mut stopping = false;
         loop {
             self.act();
@@ -109,8 +111,11 @@ impl<S: Sinks> Driver<S> {
             // ends come the events that wait: calls that end one after the other hold up none.
             tokio::select! {
                 biased;
-                () = stop.cancelled(), if !stopping => {
+                stopped = &mut stop, if !stopping => {
                     stopping = true;
+                    if stopped == Stopping::System {
+                        self.handle(Event::SystemStops);
+                    }
                     self.handle(Event::StopRequested);
                 }
                 Some(ended) = self.running.join_next() => {
@@ -237,7 +242,6 @@ fn goes_on(run: &ShutdownStatus) -> bool {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::pin::pin;
     use std::sync::{Arc, Mutex};
 
     use agent_core::agent::{Features, LockState, Settings};
@@ -319,12 +323,14 @@ mod tests {
             booted_at: None,
             own_pod: None,
             priority_groups: None,
+            priority_groups_given: true,
             priority_max: 2_000_000_000,
             bare_pods: BarePods::Leave,
             runtime: false,
             logind: true,
             raise_delay: false,
             enforce: true,
+            tries_policies: false,
             in_flight_max: 2 * CALLS,
             features: Features::default(),
         }
@@ -391,7 +397,7 @@ mod tests {
             shown.wait_for(|status| status.lock == LockState::Held).await.expect("must go on");
         };
         tokio::select! {
-            ended = driver.run(CancellationToken::new()) => panic!("it must go on: {ended:?}"),
+            ended = driver.run(pending()) => panic!("it must go on: {ended:?}"),
             () = held => {}
         }
         assert_eq!(begun.lock().expect("must not be poisoned").get("lock"), Some(&2));
@@ -423,7 +429,7 @@ mod tests {
             let begun = begun.lock().expect("must not be poisoned");
             begun.iter().filter(|begun| **begun == kind).count()
         };
-        let mut run = pin!(driver.run(CancellationToken::new()));
+        let mut run = pin!(driver.run(pending()));
 
         let lives = KubeletFacts {
             unit: Some(Unit::Active),

@@ -29,6 +29,8 @@ pub struct Environment {
     pub links: Vec<(&'static str, LinkedClient)>,
     /// The file of the token for the kubelet, if there is one.
     pub token_file: Option<String>,
+    /// The cluster's certificate authorities, in DER: they may have signed the kubelet's.
+    pub authorities: Vec<Vec<u8>>,
     /// The system bus.
     pub bus: BusAddress,
     /// `None` if the agent may not use the runtime.
@@ -55,6 +57,7 @@ impl Environment {
             writes: writes.client.clone(),
             links: vec![("reads", reads), ("writes", writes)],
             token_file: api.auth_info.token_file,
+            authorities: api.root_cert.unwrap_or_default(),
             bus: bus.into(),
             runtime: config.runtime.clone().map(Runtime::new),
             clock,

@@ -32,14 +32,14 @@ use crate::sink::events::EventSink;
 use crate::sink::journal::JournalSink;
 use crate::sink::logind::LogindSink;
 use crate::sink::measure::MeasureSink;
-use crate::source::kubelet::{KubeletSettings, KubeletSource, PERIOD};
+use crate::source::kubelet::{Access, KubeletSettings, KubeletSource, PERIOD};
 use crate::source::lease::LeaseAge;
 use crate::source::logind::OurLock;
 use crate::source::logind_session::LogindSession;
 use crate::source::pressure::psi;
 use crate::source::systemd::Systemd;
 use crate::source::watch::Watch;
-use crate::source::{lease, logind_conf, node, oom, oomd, pods, policies};
+use crate::source::{lease, logind_conf, node, oom, oomd, pods, policies, stop};
 use crate::traces::Traces;
 
 /// Maximum number of facts in the core's queue; more wait at their source.
@@ -146,12 +146,14 @@ pub async fn work(
         booted_at: booted_at(&shared.environment.bus).await,
         own_pod: config.own_pod.clone(),
         priority_groups: config.priority_groups.clone(),
+        priority_groups_given: config.priority_groups_given,
         priority_max: config.priority_max,
         bare_pods: config.bare_pods,
         runtime: shared.environment.runtime.is_some(),
         logind: config.logind,
         raise_delay: config.raise_delay,
         enforce: config.enforce,
+        tries_policies: true,
         in_flight_max: IN_FLIGHT_MAX,
         features: config.features.clone(),
     };
@@ -267,6 +269,7 @@ impl Shared {
         let clock = Box::new(move || clock.now());
         let driver =
             Driver::new(Parts { agent, node, clock, events, sinks, metrics, shown, traces });
+        let stop = stop::requested(stop, bus.clone(), self.host.clone());
         let token = group.token();
         group.spawn("driver", async move {
             let ended = driver.run(stop).await;
@@ -302,7 +305,7 @@ impl Shared {
         if config.features.oom_causes {
             let kills = oom::run(host.clone(), clock.clone(), events.clone());
             group.spawn_until_stopped("OOM kills", kills);
-            let oomd = oomd::run(bus.clone(), oomd::PAUSES, events.clone());
+            let oomd = oomd::run(bus.clone(), host.clone(), oomd::PAUSES, events.clone());
             group.spawn_until_stopped("systemd-oomd", oomd);
         }
         let age = LeaseAge::default();
@@ -330,9 +333,13 @@ impl Shared {
 
     fn kubelet(&self, age: LeaseAge) -> KubeletSource {
         let period = PERIOD.min(self.config.features.stuck_times.dead);
-        let Environment { token_file, bus, .. } = &self.environment;
-        let (place, token) = (self.config.kubelet.clone(), token_file.clone());
-        let settings = KubeletSettings { place, token, period };
+        let Environment { token_file, authorities, bus, .. } = &self.environment;
+        let access = token_file.clone().map(|token| Access {
+            token,
+            node: self.config.node.clone(),
+            authorities: authorities.clone(),
+        });
+        let settings = KubeletSettings { place: self.config.kubelet.clone(), access, period };
         let source = KubeletSource::new(settings, bus.clone(), self.host.clone(), age);
         source.naming(self.environment.runtime.clone())
     }

@@ -123,6 +123,7 @@ codes! {
     NodeNameWrong = "node-name-wrong",
     DisruptionTargetRefused = "disruption-target-refused",
     ApiSlow = "api-slow",
+    ApiOnThisNode = "api-on-this-node",
     // epilogue-agent check: pressure
     SignalNotMeasured = "signal-not-measured",
     StallsNotSeen = "stalls-not-seen",

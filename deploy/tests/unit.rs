@@ -83,15 +83,21 @@ fn the_service_may_write_its_journal_and_its_drop_in_and_no_other_file() {
 }
 
 #[test]
-fn the_service_is_bounded_and_reads_no_key() {
+fn the_service_is_bounded_and_reads_no_key_of_the_cluster() {
     assert_eq!(
         (one("Service", "MemoryMax"), one("Service", "TasksMax")),
         ("128M".into(), "64".into())
     );
     let hidden = words("Service", "InaccessiblePaths");
-    for path in ["-/etc/kubernetes", "-/var/lib/kubelet/pki", "-/etc/ssh"] {
-        assert!(hidden.contains(&path.to_owned()), "{path}");
+    let pki = "-/var/lib/kubelet/pki";
+    let of_kubelet = [format!("{pki}/kubelet.key"), format!("{pki}/kubelet-client-current.pem")];
+    let others = ["-/etc/kubernetes", "-/etc/ssh"].map(ToOwned::to_owned);
+    for path in of_kubelet.into_iter().chain(others) {
+        assert!(hidden.contains(&path), "{path}");
     }
+    // The kubelet's certificate, by which the agent knows it.
+    let certificate = format!("{pki}/kubelet.crt");
+    assert!(!hidden.iter().any(|hidden| certificate.starts_with(hidden.as_str())), "{hidden:?}");
 }
 
 #[test]

@@ -115,6 +115,20 @@ async fn an_agent_that_is_killed_in_the_middle_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_of_the_system_that_logind_does_not_announce_leaves_marks() {
+    let site = Site::start(&cluster(), Setup { pods: PODS, ..Setup::default() }).await;
+    let _systemd = site.system_stops().await;
+    let ends = site.until("all have DisruptionTarget", |ends| ends.disrupted == PODS).await;
+    assert_eq!((ends.ended, ends.deleted), (0, 0));
+    let see = async || std::fs::read_to_string(site.log()).expect("the agent's log");
+    eventually("the agent exits", SOON, see, |log| log.contains("ended")).await;
+    let (taints, said) = site.node().await;
+    assert!(taints.is_empty(), "{taints:?}");
+    assert!(said.is_some_and(|said| said.starts_with("shutting-down")));
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_shutdown_leaves_no_trace_on_those_that_live() {
     // Pods of the second priority group are marked; the agent would delete them when the first
     // group has ended.

@@ -124,6 +124,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The priority groups; `None` turns the termination of pods off.
     pub priority_groups: Option<PriorityGroups>,
+    /// Whether they were given, and are not the default.
+    pub priority_groups_given: bool,
     /// Whether the agent acts in a shutdown.
     pub enforce: bool,
     /// The highest priority that the agent terminates through the API.
@@ -220,6 +222,7 @@ impl RunArgs {
             node: node_name(self.node_name.as_deref(), &root)?,
             state_dir: root.join(absolute("state-dir", &self.state_dir)?),
             priority_groups: self.priority_groups.priority_groups()?,
+            priority_groups_given: self.priority_groups.flags().is_given(),
             enforce: self.shutdown == Enforcement::Enforce,
             priority_max: self.priority_max,
             bare_pods: match self.bare_pods {

@@ -2,15 +2,16 @@
 //! the API would accept DisruptionTarget on a pod of the node. That is a dry run, so all admission
 //! sees it.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use agent_core::check::api::{ApiAnswers, ApiFacts, MarkTrial};
 use agent_core::termination::patches::mark;
 use epilogue_common::outcome::{FailureKind, Outcome};
-use http::Method;
+use http::{Method, Uri};
 use jiff::Timestamp;
 use kube::{Client, Config};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::calls::{JSON, STRATEGIC, send, some_pod, within};
@@ -19,6 +20,10 @@ use crate::calls::{JSON, STRATEGIC, send, some_pod, within};
 const ASK_MAX: Duration = Duration::from_secs(10);
 /// A pod that changes between read and write is read again, up to this many attempts.
 const TRIALS_MAX: usize = 3;
+/// Maximum number of pods that are searched for static ones; a node has a few hundred.
+const PODS_MAX: usize = 500;
+/// The annotation of a static pod's mirror.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 /// The permissions from the manifests: group, resource, the namespace if not all, verbs.
 const RIGHTS: [(&str, &str, &str, &[&str]); 8] = [
     ("", "pods", "", &["get", "list", "watch", "delete", "patch"]),
@@ -69,9 +74,39 @@ async fn answers(client: &Client, server: &str, node: &str) -> Outcome<ApiAnswer
     } else {
         (MarkTrial::NoPod, None)
     };
+    let on_the_way =
+        if is_loopback(server) { static_pods(client, node).await? } else { Vec::new() };
     let (server, node) = (server.to_owned(), node.to_owned());
     let latency = latency.unwrap_or(read);
-    Ok(ApiAnswers { server, node, node_exists, denied, trial, latency })
+    Ok(ApiAnswers { server, node, node_exists, denied, trial, on_the_way, latency })
+}
+
+/// Whether the address is on the loopback of this machine.
+fn is_loopback(server: &str) -> bool {
+    let url = server.parse::<Uri>().ok();
+    let host = url.as_ref().and_then(Uri::host).unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// The node's static pods in the host's network, as `NAMESPACE/NAME`.
+async fn static_pods(client: &Client, node: &str) -> Outcome<Vec<String>> {
+    let path = format!("/api/v1/pods?limit={PODS_MAX}&fieldSelector=spec.nodeName%3D{node}");
+    let list = match send(client, Method::GET, &path, None).await {
+        // The list of denied permissions already shows it.
+        Err(failure) if failure.kind == FailureKind::Forbidden => return Ok(Vec::new()),
+        list => list?,
+    };
+    let pods = list["items"].as_array().into_iter().flatten();
+    let is_static = |pod: &&Value| {
+        let mirror = &pod["metadata"]["annotations"][MIRROR];
+        mirror.is_string() && pod["spec"]["hostNetwork"] == true
+    };
+    let name = |pod: &Value| {
+        let name = |key: &str| pod["metadata"][key].as_str().unwrap_or_default().to_owned();
+        format!("{}/{}", name("namespace"), name("name"))
+    };
+    Ok(pods.filter(is_static).map(name).collect())
 }
 
 async fn may(

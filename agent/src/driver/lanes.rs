@@ -10,6 +10,8 @@ pub enum Lane {
     Free,
     /// The delay lock.
     Logind,
+    /// The release of the delay lock: it waits for nothing, and what follows waits for it.
+    Release,
     /// The journal.
     Journal,
 }
@@ -33,11 +35,12 @@ impl Lanes {
     pub(super) fn enter(&mut self, lane: Lane) -> Place {
         let last = match lane {
             Lane::Free => return Place::default(),
-            Lane::Logind => &mut self.logind,
+            Lane::Logind | Lane::Release => &mut self.logind,
             Lane::Journal => &mut self.journal,
         };
         let (end, ended) = oneshot::channel();
-        Place { before: last.replace(ended), _end: Some(end) }
+        let before = last.replace(ended).filter(|_| lane != Lane::Release);
+        Place { before, _end: Some(end) }
     }
 }
 
@@ -55,6 +58,18 @@ impl Place {
 mod tests {
     use super::*;
     use futures::FutureExt as _;
+
+    #[tokio::test]
+    async fn a_release_waits_for_nothing_and_what_follows_waits_for_it() {
+        let mut lanes = Lanes::default();
+        let _hangs = lanes.enter(Lane::Logind);
+        let mut release = lanes.enter(Lane::Release);
+        assert_eq!(release.turn().now_or_never(), Some(()));
+        let mut next = lanes.enter(Lane::Logind);
+        assert!(!may_start(&mut next));
+        drop(release);
+        assert!(may_start(&mut next));
+    }
 
     fn may_start(place: &mut Place) -> bool {
         let Some(before) = &mut place.before else { return true };

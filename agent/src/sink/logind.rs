@@ -48,11 +48,11 @@ impl LogindSink {
 
     /// Takes a new lock, and only then drops the previous one. ([SD7])
     pub async fn take_lock(&self) -> ActionResult {
-        let mut lock = self.lock.lock().await;
+        // The place stays free while logind is asked: a release must not wait for a bus that hangs.
         match self.inhibit().await {
             Ok(descriptor) => match close_on_exec(&descriptor) {
                 Ok(()) => {
-                    *lock = Some(descriptor);
+                    *self.lock.lock().await = Some(descriptor);
                     ActionResult::Locked
                 }
                 Err(failure) => ActionResult::Done(Err(failure)),

@@ -41,8 +41,10 @@ pub(crate) struct AllSinks {
 impl Sinks for AllSinks {
     fn lane(&self, action: &Action) -> Lane {
         match action {
-            // Raising the delay takes seconds; the release of the lock must not wait for it.
-            Action::TakeLock | Action::ReleaseLock => Lane::Logind,
+            // Raising the delay takes seconds, and a bus that hangs as many; the release of the
+            // lock must not wait for it.
+            Action::TakeLock => Lane::Logind,
+            Action::ReleaseLock => Lane::Release,
             Action::Journal(_) | Action::CloseJournal => Lane::Journal,
             _ => Lane::Free,
         }

@@ -41,11 +41,21 @@ const LOCKS_MAX: usize = 8;
 pub struct KubeletSettings {
     /// Where it is.
     pub place: KubeletPlace,
-    /// The token's file; its bearer needs `get` on `nodes/configz` and `nodes/healthz`. Without it,
-    /// the kubelet's main port is not asked.
-    pub token: Option<String>,
+    /// What the kubelet's main port is asked with. Without it, the port is not asked.
+    pub access: Option<Access>,
     /// Time between two checks while nothing happens.
     pub period: Duration,
+}
+
+/// What the kubelet's main port is asked with, and how it is recognised.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// The token's file; its bearer needs `get` on `nodes/configz` and `nodes/healthz`.
+    pub token: String,
+    /// The node's name.
+    pub node: String,
+    /// The cluster's certificate authorities, in DER.
+    pub authorities: Vec<Vec<u8>>,
 }
 
 /// Checks the kubelet.
@@ -109,7 +119,7 @@ impl KubeletSource {
         let main_pid = unit.and_then(|unit| unit.main_pid);
         KubeletFacts {
             lock_armed,
-            shutdown_period: config.as_ref().and_then(|config| config.shutdown_period),
+            shutdown_groups: config.as_ref().and_then(|config| config.shutdown_groups.clone()),
             main_pid,
             unit: unit.map(|unit| unit.unit),
             healthy,
@@ -210,9 +220,9 @@ impl KubeletSource {
 
     /// Its main port, if it can be asked.
     fn main(&self) -> Option<Main<'_>> {
-        let KubeletSettings { place, token, .. } = &self.settings;
-        let (address, token) = (place.configz?, token.as_deref()?);
-        Some(Main { address, token, directory: &place.dir, host: &self.host })
+        let KubeletSettings { place, access, .. } = &self.settings;
+        let (address, access) = (place.configz?, access.as_ref()?);
+        Some(Main { address, access, directory: &place.dir, host: &self.host })
     }
 
     /// The configuration, read once per process of the kubelet.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use agent_core::protocol::node::KubeletEviction;
+use agent_core::shutdown::priority_groups::{CRITICAL_PRIORITY, PriorityGroup};
 use agent_core::time_span::{TimeSpan, TimeSpanError};
 use serde::Deserialize;
 use serde_json::Value;
@@ -11,9 +12,9 @@ use serde_json::Value;
 /// The part of the configuration that the agent reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KubeletConfig {
-    /// The sum of the shutdown periods; zero if graceful shutdown is off, `None` if it cannot be
+    /// The priority groups of its graceful shutdown; empty if that is off, `None` if they cannot be
     /// parsed.
-    pub(crate) shutdown_period: Option<Duration>,
+    pub(crate) shutdown_groups: Option<Vec<PriorityGroup>>,
     /// Its eviction thresholds.
     pub(crate) eviction: KubeletEviction,
     /// `containerRuntimeEndpoint`: the socket of its runtime.
@@ -31,7 +32,7 @@ struct Configz {
 struct Config {
     shutdown_grace_period: Option<String>,
     shutdown_grace_period_critical_pods: Option<String>,
-    shutdown_grace_period_by_pod_priority: Option<Vec<PriorityGroup>>,
+    shutdown_grace_period_by_pod_priority: Option<Vec<Group>>,
     container_runtime_endpoint: Option<String>,
     eviction_hard: Thresholds,
     eviction_soft: Thresholds,
@@ -43,7 +44,9 @@ type Thresholds = Option<BTreeMap<String, Value>>;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct PriorityGroup {
+struct Group {
+    #[serde(default)]
+    priority: i32,
     shutdown_grace_period_seconds: i64,
 }
 
@@ -57,7 +60,7 @@ pub(crate) fn read(configz: &str) -> Option<KubeletConfig> {
         local_storage_limits: config.local_storage_capacity_isolation != Some(Value::Bool(false)),
     };
     let runtime_endpoint = config.container_runtime_endpoint.clone();
-    Some(KubeletConfig { shutdown_period: shutdown_period(config), eviction, runtime_endpoint })
+    Some(KubeletConfig { shutdown_groups: shutdown_groups(config), eviction, runtime_endpoint })
 }
 
 fn thresholds(map: Option<&BTreeMap<String, Value>>) -> Vec<(String, String)> {
@@ -68,22 +71,35 @@ fn thresholds(map: Option<&BTreeMap<String, Value>>) -> Vec<(String, String)> {
     map.into_iter().flatten().map(entry).collect()
 }
 
-fn shutdown_period(config: Config) -> Option<Duration> {
-    if let Some(priority_groups) = config.shutdown_grace_period_by_pod_priority
-        && !priority_groups.is_empty()
+fn shutdown_groups(config: Config) -> Option<Vec<PriorityGroup>> {
+    let groups = configured_groups(config)?;
+    let off = groups.iter().all(|group| group.period_seconds == 0);
+    Some(if off { Vec::new() } else { groups })
+}
+
+fn configured_groups(config: Config) -> Option<Vec<PriorityGroup>> {
+    if let Some(groups) = config.shutdown_grace_period_by_pod_priority
+        && !groups.is_empty()
     {
-        let seconds =
-            |group: &PriorityGroup| u64::try_from(group.shutdown_grace_period_seconds).unwrap_or(0);
-        let sum = priority_groups.iter().map(seconds).fold(0, u64::saturating_add);
-        return Some(Duration::from_secs(sum));
+        let group = |Group { priority, shutdown_grace_period_seconds: seconds }| PriorityGroup {
+            priority,
+            period_seconds: u64::try_from(seconds).unwrap_or(0),
+        };
+        return Some(groups.into_iter().map(group).collect());
     }
     let total = duration(config.shutdown_grace_period.as_deref())?;
     let critical = duration(config.shutdown_grace_period_critical_pods.as_deref())?;
     // Regular and critical are each cut to whole seconds. ([SD2])
     let regular = total.checked_sub(critical).unwrap_or_default();
-    let off = total.is_zero() || critical > total;
-    let sum = Duration::from_secs(regular.as_secs().saturating_add(critical.as_secs()));
-    Some(if off { Duration::ZERO } else { sum })
+    if critical > total {
+        return Some(Vec::new());
+    }
+    let periods = [(0, regular), (CRITICAL_PRIORITY, critical)];
+    let group = |(priority, period): (i32, Duration)| PriorityGroup {
+        priority,
+        period_seconds: period.as_secs(),
+    };
+    Some(periods.map(group).to_vec())
 }
 
 /// Parses a duration in Go's format. A negative or missing one turns the feature off.
@@ -106,7 +122,14 @@ mod tests {
     fn seconds(config: &str) -> Option<u64> {
         let configz = format!(r#"{{"kubeletconfig":{config}}}"#);
         let config = read(&configz).expect("must be a configuration");
-        config.shutdown_period.map(|period| period.as_secs())
+        let groups = config.shutdown_groups?;
+        Some(groups.iter().map(|group| group.period_seconds).sum())
+    }
+
+    fn groups(config: &str) -> Vec<(i32, u64)> {
+        let configz = format!(r#"{{"kubeletconfig":{config}}}"#);
+        let groups = read(&configz).and_then(|config| config.shutdown_groups).unwrap_or_default();
+        groups.iter().map(|group| (group.priority, group.period_seconds)).collect()
     }
 
     #[test]
@@ -141,6 +164,11 @@ mod tests {
              {"priority":7,"shutdownGracePeriodSeconds":-3},
              {"priority":2000000000,"shutdownGracePeriodSeconds":10}]}"#;
         assert_eq!(seconds(list), Some(30));
+        assert_eq!(groups(list), [(0, 20), (7, 0), (2_000_000_000, 10)]);
+        let two = r#"{"shutdownGracePeriod":"15m","shutdownGracePeriodCriticalPods":"1m"}"#;
+        assert_eq!(groups(two), [(0, 840), (2_000_000_000, 60)]);
+        let idle = r#"{"shutdownGracePeriodByPodPriority":[{"shutdownGracePeriodSeconds":0}]}"#;
+        assert_eq!((groups(idle), seconds(idle)), (Vec::new(), Some(0)));
         let none = r#"{"shutdownGracePeriod":"7s","shutdownGracePeriodByPodPriority":null}"#;
         assert_eq!(seconds(none), Some(7));
     }

@@ -9,8 +9,9 @@ use http::StatusCode;
 use http_body_util::{BodyExt as _, Limited};
 use tokio::time::timeout;
 
+use super::kubelet::Access;
 use super::kubelet_config::{KubeletConfig, read};
-use super::kubelet_tls;
+use super::kubelet_tls::{self, Known};
 use super::listeners::{is_others, is_roots};
 use crate::host::Host;
 use crate::ports::{self, Ports, Socket};
@@ -26,8 +27,7 @@ const STUCK: &[u8] = b"[-]syncloop failed";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Main<'a> {
     pub(crate) address: SocketAddr,
-    /// The file of the token that is shown to it.
-    pub(crate) token: &'a str,
+    pub(crate) access: &'a Access,
     /// The kubelet's directory, which may have its certificate.
     pub(crate) directory: &'a str,
     pub(crate) host: &'a Host,
@@ -101,8 +101,7 @@ impl Main<'_> {
     /// One request, with the token.
     ///
     /// While the kubelet is down, anybody may listen on its port, and would see the token. So a
-    /// port that is not root's is not asked, and the certificate must be one in the kubelet's
-    /// directory, where those can be read.
+    /// port that is not root's is not asked, and its certificate must be known as the kubelet's.
     async fn get(self, path: &str, within: Duration) -> Result<(StatusCode, Vec<u8>), Gap> {
         let (address, host) = (self.address, self.host);
         let other = |error: io::Error| Gap::Other(error.to_string());
@@ -112,15 +111,15 @@ impl Main<'_> {
         if is_others(host, address.port()) {
             return Err(Gap::Other(format!("port {} is not root's", address.port())));
         }
-        let token = std::fs::read_to_string(self.token).map_err(other)?;
-        let certificates = kubelet_tls::certificates(host, self.directory);
+        let token = std::fs::read_to_string(&self.access.token).map_err(other)?;
+        let known = Known::of(host, self.directory, self.access);
         let connecting = async {
             let stream = host.ports().connect(address).await?;
             // Only now is it certain that somebody listens.
             if !is_roots(host, address.port()) {
                 return Err(io::Error::other(format!("port {} is not root's", address.port())));
             }
-            kubelet_tls::secure(stream, address, certificates).await
+            kubelet_tls::secure(stream, address, known).await
         };
         let stream = match timeout(within, connecting).await {
             Err(_) => return Err(Gap::Silent),

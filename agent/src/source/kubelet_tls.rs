@@ -1,11 +1,12 @@
-//! Asks the kubelet's main port over TLS, and shows the token to the kubelet alone: where its
-//! certificates can be read in its directory, the port must show one of them.
+//! Asks the kubelet's main port over TLS, and shows the token to the kubelet alone: the port must
+//! show a certificate of the kubelet's directory, or one that the cluster signed for this node.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
@@ -15,9 +16,10 @@ use tokio_rustls::rustls::crypto::{
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 
+use super::kubelet::Access;
 use crate::host::Host;
 use crate::ports::Socket;
 
@@ -25,55 +27,80 @@ use crate::ports::Socket;
 /// kubelet signed itself. The files may hold keys, too; those are not read.
 const FILES: [&str; 2] = ["pki/kubelet-server-current.pem", "pki/kubelet.crt"];
 
-/// The certificates in the kubelet's directory; empty where none can be read.
-pub(super) fn certificates(host: &Host, directory: &str) -> Vec<CertificateDer<'static>> {
-    let read = |file: &&str| std::fs::read(host.path(&format!("{directory}/{file}"))).ok();
-    let texts = FILES.iter().filter_map(read);
-    texts
-        .flat_map(|text| CertificateDer::pem_slice_iter(&text).flatten().collect::<Vec<_>>())
-        .collect()
+/// By what the kubelet's certificate is known.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// The certificates in its directory, as far as they can be read.
+    pinned: Vec<CertificateDer<'static>>,
+    /// What verifies one that the cluster's authorities signed, and the name of this node.
+    signed: Option<(Arc<WebPkiServerVerifier>, ServerName<'static>)>,
+    provider: Arc<CryptoProvider>,
 }
 
-/// The connection behind TLS. Without certificates, any is taken.
+impl Known {
+    /// What is known of the kubelet whose directory this is.
+    pub(super) fn of(host: &Host, directory: &str, access: &Access) -> Self {
+        let read = |file: &&str| std::fs::read(host.path(&format!("{directory}/{file}"))).ok();
+        let pinned = FILES
+            .iter()
+            .filter_map(read)
+            .flat_map(|text| CertificateDer::pem_slice_iter(&text).flatten().collect::<Vec<_>>());
+        let provider = Arc::new(ring::default_provider());
+        let signed = signed(access, &provider);
+        Self { pinned: pinned.collect(), signed, provider }
+    }
+}
+
+/// What verifies a certificate of the cluster, if its authorities are known.
+fn signed(
+    access: &Access,
+    provider: &Arc<CryptoProvider>,
+) -> Option<(Arc<WebPkiServerVerifier>, ServerName<'static>)> {
+    let mut roots = RootCertStore::empty();
+    let authorities = access.authorities.iter().map(|der| CertificateDer::from(der.as_slice()));
+    roots.add_parsable_certificates(authorities);
+    let name = ServerName::try_from(access.node.clone()).ok()?;
+    let verifier =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    Some((verifier.build().ok()?, name))
+}
+
+/// The connection behind TLS, to a port whose certificate is known.
 pub(super) async fn secure(
     stream: Box<dyn Socket>,
     address: SocketAddr,
-    certificates: Vec<CertificateDer<'static>>,
+    known: Known,
 ) -> io::Result<impl Socket> {
-    let provider = Arc::new(ring::default_provider());
-    let pinned = Pinned { certificates, provider: Arc::clone(&provider) };
-    let config = ClientConfig::builder_with_provider(provider)
+    let config = ClientConfig::builder_with_provider(Arc::clone(&known.provider))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(pinned))
+        .with_custom_certificate_verifier(Arc::new(known))
         .with_no_client_auth();
     let name = ServerName::from(address.ip());
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// Takes one of these certificates, whatever name it has and however old it is: the kubelet
-/// renews its files itself.
-#[derive(Debug)]
-struct Pinned {
-    certificates: Vec<CertificateDer<'static>>,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for Known {
+    /// Takes one of the directory's certificates, whatever name it has and however old it is: the
+    /// kubelet renews its files itself. Takes another one if the cluster signed it for this node.
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
+        ocsp: &[u8],
+        now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let is_known = |known: &CertificateDer<'_>| known.as_ref() == shown.as_ref();
-        if self.certificates.is_empty() || self.certificates.iter().any(is_known) {
+        if self.pinned.iter().any(|known| known.as_ref() == shown.as_ref()) {
             return Ok(ServerCertVerified::assertion());
         }
-        Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+        let Some((verifier, node)) = &self.signed else {
+            return Err(Error::InvalidCertificate(
+                CertificateError::ApplicationVerificationFailure,
+            ));
+        };
+        verifier.verify_server_cert(shown, intermediates, node, ocsp, now)
     }
 
     fn verify_tls12_signature(

@@ -23,6 +23,7 @@ pub mod pods;
 pub mod policies;
 pub mod pressure;
 pub mod session;
+pub mod stop;
 pub mod systemd;
 pub mod watch;
 mod wire_asks;

@@ -16,7 +16,8 @@ use super::session::{
 };
 use super::tell;
 use crate::bus::{Answer, Bus, BusAddress, CallError};
-use crate::cgroups::place;
+use crate::cgroups::{Cgroups, place};
+use crate::host::Host;
 
 /// The name that oomd owns on the bus.
 const NAME: &str = "org.freedesktop.oom1";
@@ -29,12 +30,18 @@ const TEXT_BYTES_MAX: usize = 4096;
 pub const PAUSES: Pauses = Pauses { min: Duration::from_secs(1), max: Duration::from_mins(1) };
 
 /// Reports kills.
-pub async fn run(bus: impl Into<BusAddress>, pauses: Pauses, events: mpsc::Sender<Event>) {
-    keep(Kills { events }, &bus.into(), pauses).await;
+pub async fn run(
+    bus: impl Into<BusAddress>,
+    host: Host,
+    pauses: Pauses,
+    events: mpsc::Sender<Event>,
+) {
+    keep(Kills { host, events }, &bus.into(), pauses).await;
 }
 
 /// The session with oomd.
 struct Kills {
+    host: Host,
     events: mpsc::Sender<Event>,
 }
 
@@ -53,7 +60,7 @@ impl Session for Kills {
                 }
                 message = messages.next() => {
                     let Some(Ok(message)) = message else { return Err(closed()) };
-                    if let Some(kill) = listener.hear(&message) {
+                    if let Some(kill) = listener.hear(&message, &self.host) {
                         tell(&self.events, Event::OomdKilled(Box::new(kill))).await;
                     }
                 }
@@ -79,7 +86,7 @@ struct Listener {
 }
 
 impl Listener {
-    fn hear(&mut self, message: &Message) -> Option<OomdKill> {
+    fn hear(&mut self, message: &Message, host: &Host) -> Option<OomdKill> {
         if let Some(owner) = owner_change(message, NAME) {
             self.owner = owner;
             return None;
@@ -93,7 +100,7 @@ impl Listener {
             return None;
         }
         let (cgroup, reason) = message.body().deserialize::<(String, String)>().ok()?;
-        Some(kill(cgroup, reason))
+        Some(kill(cgroup, reason, host))
     }
 
     fn warn_of(&mut self, sender: &str) {
@@ -103,8 +110,9 @@ impl Listener {
     }
 }
 
-fn kill(mut cgroup: String, mut reason: String) -> OomdKill {
-    let place = place(&cgroup);
+fn kill(mut cgroup: String, mut reason: String, host: &Host) -> OomdKill {
+    let is_pods = Cgroups::of(host).is_none_or(|cgroups| cgroups.may_be_pods(&cgroup));
+    let place = place(&cgroup).filter(|_| is_pods);
     for text in [&mut cgroup, &mut reason] {
         text.retain(|letter| !letter.is_control());
         let end = text.floor_char_boundary(TEXT_BYTES_MAX);

@@ -18,7 +18,7 @@ use crate::calls::{JSON, STRATEGIC, send, some_pod, within};
 
 /// Time between two rounds that find the policies in place.
 const PERIOD: Duration = Duration::from_hours(1);
-/// Time after a round that finds a policy missing, or has no answer.
+/// Time after a round that finds a policy missing, has no answer, or had no pod for some trials.
 const AGAIN: Duration = Duration::from_secs(30);
 /// Maximum time of a round.
 const ROUND_MAX: Duration = Duration::from_secs(20);
@@ -33,13 +33,21 @@ struct Trial {
     body: Value,
 }
 
+/// What a round has found.
+pub struct Round {
+    /// The policy that allows what it must refuse, if there is one.
+    pub missing: Option<&'static str>,
+    /// Whether all policies were tried: some need a pod on the node.
+    pub all_tried: bool,
+}
+
 /// Reports each round to the core.
 pub async fn run(client: Client, node: String, events: mpsc::Sender<Event>) {
     loop {
-        let found = within(ROUND_MAX, missing(&client, &node)).await;
+        let found = within(ROUND_MAX, round(&client, &node)).await;
         let again = match found {
-            Ok(missing) => {
-                let again = if missing.is_some() { AGAIN } else { PERIOD };
+            Ok(Round { missing, all_tried }) => {
+                let again = if missing.is_none() && all_tried { PERIOD } else { AGAIN };
                 tell(&events, Event::PoliciesTried(missing.map(str::to_owned))).await;
                 again
             }
@@ -52,15 +60,16 @@ pub async fn run(client: Client, node: String, events: mpsc::Sender<Event>) {
     }
 }
 
-/// The policy that allows what it must refuse; `None` if all hold.
-pub async fn missing(client: &Client, node: &str) -> Outcome<Option<&'static str>> {
+/// Tries all policies, until one allows what it must refuse.
+pub async fn round(client: &Client, node: &str) -> Outcome<Round> {
     let pod = some_pod(client, node).await?;
+    let all_tried = pod.is_some();
     let other = other_node(client, node).await?;
     let mut unanswered = None;
     for trial in trials(node, pod.as_ref(), other.as_deref()) {
         let Trial { policy, method, path, kind, body } = trial;
         match send(client, method, &path, Some((kind, body))).await {
-            Ok(_) => return Ok(Some(policy)),
+            Ok(_) => return Ok(Round { missing: Some(policy), all_tried }),
             Err(failure) => match failure.kind {
                 FailureKind::Forbidden
                 | FailureKind::Invalid
@@ -72,7 +81,7 @@ pub async fn missing(client: &Client, node: &str) -> Outcome<Option<&'static str
             },
         }
     }
-    unanswered.map_or(Ok(None), Err)
+    unanswered.map_or(Ok(Round { missing: None, all_tried }), Err)
 }
 
 async fn other_node(client: &Client, node: &str) -> Outcome<Option<String>> {

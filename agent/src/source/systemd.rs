@@ -1,5 +1,5 @@
-//! Talks to systemd over D-Bus: signals a unit, reads a unit's state and the time of this boot, and
-//! says which unit a process belongs to.
+//! Talks to systemd over D-Bus: signals a unit, reads a unit's state, that of the system and the
+//! time of this boot, and says which unit a process belongs to.
 
 use agent_core::protocol::node::Unit;
 use jiff::Timestamp;
@@ -25,6 +25,9 @@ trait Manager {
 
     #[zbus(name = "GetUnitByPID")]
     fn get_unit_by_pid(&self, pid: u32) -> zbus::Result<OwnedObjectPath>;
+
+    #[zbus(property)]
+    fn system_state(&self) -> zbus::Result<String>;
 
     #[zbus(property)]
     fn userspace_timestamp(&self) -> zbus::Result<u64>;
@@ -121,6 +124,11 @@ impl<'a> Systemd<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// Whether it stops the system.
+    pub async fn stops(&self) -> Answer<bool> {
+        answer(self.manager().await?.system_state().await).map(|state| state == "stopping")
     }
 
     /// What the node's clock showed when this boot's user space began, as recorded then; `None`

@@ -20,6 +20,8 @@ struct Answers {
     /// The status code of the answer to the patch with DisruptionTarget; 0 for 200.
     mark_code: u16,
     no_pods: bool,
+    /// A proxy to the API is a static pod here.
+    proxy: bool,
     no_node: bool,
 }
 
@@ -145,7 +147,15 @@ fn answer(line: &str, body: &str, answers: Answers) -> (u16, Value) {
     if line.starts_with("GET /api/v1/nodes/n") {
         return if answers.no_node { status(404, "NotFound") } else { (200, json!({})) };
     }
-    let pods = if answers.no_pods { vec![] } else { vec![pod] };
+    let mut pods = if answers.no_pods { vec![] } else { vec![pod] };
+    if answers.proxy {
+        pods.push(json!({
+            "metadata": {"namespace": "kube-system", "name": "haproxy-n", "uid": "x",
+                         "annotations": {"kubernetes.io/config.mirror": "a"}},
+            "spec": {"nodeName": "n", "hostNetwork": true, "containers": [{"name": "main"}]},
+            "status": {"phase": "Running"},
+        }));
+    }
     (200, json!({"kind": "PodList", "metadata": {}, "items": pods}))
 }
 
@@ -159,7 +169,7 @@ async fn reports_would_get_through_and_nothing_is_changed() {
     assert_eq!(printed.code, 0, "{}", printed.stdout);
     printed.assert("api", "ok", "DisruptionTarget on work/p would be accepted");
     let seen = api.seen();
-    assert_eq!(seen.len(), 3, "{seen:?}");
+    assert_eq!(seen.len(), 4, "{seen:?}");
     assert!(seen[1].starts_with("GET /api/v1/pods?limit=50&fieldSelector=spec.nodeName%3Dn"));
     let path = "PATCH /api/v1/namespaces/work/pods/p/status?dryRun=All&fieldManager=epilogue-agent";
     assert!(seen[2].starts_with(path), "{seen:?}");
@@ -201,6 +211,17 @@ async fn what_stands_in_the_way_of_reports_fails_with_its_remedy() {
     printed.assert("api", "fail", "gives no answer");
     let printed = host.check(&["--kubeconfig=/does/not/exist", "--node-name=n"]).await;
     printed.assert("api", "fail", "cannot read the kubeconfig");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_static_pod_that_may_carry_the_way_to_the_api_is_named() {
+    // The double of the API listens on the loopback.
+    let host = Host::start();
+    let _logind = host.logind(40).await;
+    let answers = Answers { proxy: true, ..Answers::default() };
+    let api = ApiDouble::start(&host, answers).await;
+    let printed = host.check(&[&api.flag(), "--node-name=n"]).await;
+    printed.assert("api", "warn", "static pods here may carry it: kube-system/haproxy-n");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,6 +17,7 @@ use epilogue_agent::cri::{Runtime, Stop};
 use epilogue_agent::driver::{Driver, Lane, Parts, Shown, Sinks};
 use epilogue_agent::metrics::Metrics;
 use epilogue_agent::sink::api::{ApiSink, NewestVersions};
+use epilogue_agent::source::stop::Stopping;
 use epilogue_agent::traces::Traces;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -167,12 +168,14 @@ fn settings() -> Settings {
         booted_at: None,
         own_pod: None,
         priority_groups: None,
+        priority_groups_given: true,
         priority_max: 2_000_000_000,
         bare_pods: BarePods::Leave,
         runtime: true,
         logind: true,
         raise_delay: false,
         enforce: true,
+        tries_policies: false,
         in_flight_max: 4,
         features: Features { stuck_pods: Enforcement::Enforce, stuck_times, ..Features::default() },
     }
@@ -201,6 +204,10 @@ impl Site {
         });
         let stop = CancellationToken::new();
         let stopped = stop.clone();
+        let stopped = async move {
+            stopped.cancelled().await;
+            Stopping::Agent
+        };
         let agent = tokio::spawn(async move { driver.run(stopped).await.expect("must run") });
         let facts = KubeletFacts {
             unit: Some(Unit::Inactive),

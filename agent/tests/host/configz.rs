@@ -31,6 +31,12 @@ impl Port {
         Self { certificate, ..Self::start(answer, Some(tls)).await }
     }
 
+    /// A port with a certificate for this node that an authority has signed; and the authority.
+    pub(crate) async fn signed(answer: &str, node: &str) -> (Self, Vec<u8>) {
+        let (tls, authority) = http::signed(node);
+        (Self::start(answer, Some(tls)).await, authority)
+    }
+
     async fn start(answer: &str, tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("must be bindable");
         let address = listener.local_addr().expect("must have one");

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use agent_core::protocol::event::Event;
 use agent_core::protocol::node::{Healthz, KubeletEviction, KubeletFacts, MainPort, Unit};
+use agent_core::shutdown::priority_groups::{CRITICAL_PRIORITY, PriorityGroup};
 use doubles::http::answer;
 use doubles::login1::Lock;
 use doubles::systemd1::{State, Systemd1};
 use epilogue_agent::args::KubeletPlace;
 use epilogue_agent::bus::Bus;
-use epilogue_agent::source::kubelet::{KubeletSettings, KubeletSource, PERIOD};
+use epilogue_agent::source::kubelet::{Access, KubeletSettings, KubeletSource, PERIOD};
 use epilogue_agent::source::lease::LeaseAge;
 use epilogue_agent::source::systemd::Systemd;
 use tokio::sync::{mpsc, watch};
@@ -42,12 +43,27 @@ async fn systemd(node: &Node) -> Systemd1 {
     Systemd1::start(&node.bus.address, state, || {}).await
 }
 
+/// Writes the port's certificate into the kubelet's directory.
+fn know(node: &Node, port: &Port) {
+    node.write("var/lib/kubelet/pki/kubelet.crt", &port.certificate);
+}
+
 /// Makes a source. In the host's own table, the port of the configuration is this user's.
 fn source(
     node: &Node,
     healthz: Option<SocketAddr>,
     configz: Option<SocketAddr>,
     uid: u32,
+) -> KubeletSource {
+    source_with(node, (healthz, configz), uid, Vec::new())
+}
+
+/// The same with certificate authorities of the cluster.
+fn source_with(
+    node: &Node,
+    (healthz, configz): (Option<SocketAddr>, Option<SocketAddr>),
+    uid: u32,
+    authorities: Vec<Vec<u8>>,
 ) -> KubeletSource {
     node.write("token", "secret-of-the-agent");
     if let Some(address) = configz {
@@ -66,8 +82,9 @@ fn source(
         healthz,
         configz,
     };
-    let token = Some(node.root.path().join("token").display().to_string());
-    let settings = KubeletSettings { place, token, period: PERIOD };
+    let token = node.root.path().join("token").display().to_string();
+    let access = Some(Access { token, node: "node-1".to_owned(), authorities });
+    let settings = KubeletSettings { place, access, period: PERIOD };
     let lease_age = LeaseAge::default();
     lease_age.found(Some(Duration::from_secs(3)));
     KubeletSource::new(settings, node.bus.address.clone(), node.host(), lease_age)
@@ -80,10 +97,14 @@ async fn a_kubelet_that_lives_and_waits_for_shutdowns_is_seen_so() {
     node.login1.turn(|state| state.locks.push((0, its_lock(PID))));
     let health = Port::plain(&answer("200 OK", "ok")).await;
     let config = Port::with_tls(&config(30)).await;
+    know(&node, &config);
     let source = source(&node, Some(health.address), Some(config.address), 0);
     let expected = KubeletFacts {
         lock_armed: Some(true),
-        shutdown_period: Some(Duration::from_secs(30)),
+        shutdown_groups: Some(vec![
+            PriorityGroup { priority: 0, period_seconds: 20 },
+            PriorityGroup { priority: CRITICAL_PRIORITY, period_seconds: 10 },
+        ]),
         main_pid: Some(PID),
         unit: Some(Unit::Active),
         healthy: Some(Healthz::Ok),
@@ -117,7 +138,7 @@ async fn a_kubelet_that_is_gone_is_seen_so() {
     let facts = source(&node, Some(address), None, 0).ask().await;
     let expected = KubeletFacts {
         lock_armed: Some(false),
-        shutdown_period: None,
+        shutdown_groups: None,
         main_pid: None,
         unit: Some(Unit::Inactive),
         healthy: Some(Healthz::Refused),
@@ -179,8 +200,26 @@ async fn the_token_is_not_shown_to_a_port_of_another_user() {
     let node = Node::start(60).await;
     let _systemd = systemd(&node).await;
     let config = Port::with_tls(&config(30)).await;
+    know(&node, &config);
     let facts = source(&node, None, Some(config.address), 1000).ask().await;
-    assert_eq!((facts.shutdown_period, config.requests()), (None, Vec::new()));
+    assert_eq!((facts.shutdown_period(), config.requests()), (None, Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_is_shown_to_a_certificate_of_the_cluster_for_this_node_too() {
+    let node = Node::start(60).await;
+    let _systemd = systemd(&node).await;
+    for (name, authority_known, shown) in
+        [("node-1", true, true), ("node-2", true, false), ("node-1", false, false)]
+    {
+        let (port, authority) = Port::signed(&config(30), name).await;
+        let authorities = if authority_known { vec![authority] } else { Vec::new() };
+        let source = source_with(&node, (None, Some(port.address)), 0, authorities);
+        let facts = source.ask().await;
+        assert_eq!(facts.shutdown_period().is_some(), shown, "{name} {authority_known}");
+        assert_eq!(!port.requests().is_empty(), shown, "{name} {authority_known}");
+        assert_eq!(facts.main_port, shown.then_some(MainPort::Answers));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -188,15 +227,18 @@ async fn the_token_is_shown_to_the_certificate_in_the_kubelets_directory_alone()
     let node = Node::start(60).await;
     let _systemd = systemd(&node).await;
     let (port, other) = (Port::with_tls(&config(30)).await, Port::with_tls(&config(30)).await);
-    node.write("var/lib/kubelet/pki/kubelet.crt", &other.certificate);
+    // None is known.
     let facts = source(&node, None, Some(port.address), 0).ask().await;
-    assert_eq!((facts.shutdown_period, port.requests()), (None, Vec::new()));
+    assert_eq!((facts.shutdown_period(), port.requests()), (None, Vec::new()));
+    know(&node, &other);
+    let facts = source(&node, None, Some(port.address), 0).ask().await;
+    assert_eq!((facts.shutdown_period(), port.requests()), (None, Vec::new()));
     // A certificate that the cluster signed lies alongside its key.
     let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
     let current = format!("{}{key}", port.certificate);
     node.write("var/lib/kubelet/pki/kubelet-server-current.pem", &current);
     let facts = source(&node, None, Some(port.address), 0).ask().await;
-    assert_eq!(facts.shutdown_period, Some(Duration::from_secs(30)));
+    assert_eq!(facts.shutdown_period(), Some(Duration::from_secs(30)));
     assert_eq!(facts.main_port, Some(MainPort::Answers));
     assert_eq!(requests(&port, "/configz").len(), 1);
 }
@@ -206,9 +248,10 @@ async fn a_refused_question_is_no_answer() {
     let node = Node::start(60).await;
     let _systemd = systemd(&node).await;
     let config = Port::with_tls(&answer("403 Forbidden", "no")).await;
+    know(&node, &config);
     let health = Port::plain(&answer("500 Internal Server Error", "failed")).await;
     let facts = source(&node, Some(health.address), Some(config.address), 0).ask().await;
-    assert_eq!((facts.shutdown_period, facts.healthy), (None, Some(Healthz::Failing)));
+    assert_eq!((facts.shutdown_period(), facts.healthy), (None, Some(Healthz::Failing)));
     // Its kubelet lives, and does not know the token.
     assert_eq!(facts.main_port, Some(MainPort::Answers));
     assert_eq!(requests(&config, "/configz").len(), 1);
@@ -222,11 +265,13 @@ async fn a_stuck_sync_loop_is_seen_next_to_a_ping_that_is_answered() {
     let stuck =
         "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n";
     let main = Port::with_tls(&answer("500 Internal Server Error", stuck)).await;
+    know(&node, &main);
     let facts = source(&node, Some(health.address), Some(main.address), 0).ask().await;
     assert_eq!((facts.healthy, facts.main_port), (Some(Healthz::Ok), Some(MainPort::Stuck)));
     // Another check that fails is not the sync loop's.
     let other = "[+]ping ok\n[-]log failed: reason withheld\n[+]syncloop ok\n";
     let main = Port::with_tls(&answer("500 Internal Server Error", other)).await;
+    know(&node, &main);
     let facts = source(&node, Some(health.address), Some(main.address), 0).ask().await;
     assert_eq!(facts.main_port, Some(MainPort::Answers));
 }

@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use agent_core::protocol::event::ActionResult;
 use doubles::login1::Down;
@@ -136,6 +138,24 @@ async fn there_is_no_lock_once_the_machine_goes_down() {
     assert_eq!((state.locks.len(), state.down), (1, None), "the first must be held on");
     node.login1.cancel().await;
     assert_eq!(second.take_lock().await, ActionResult::Locked);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_does_not_wait_for_a_bus_that_hangs() {
+    let node = Node::start(60).await;
+    let sink = Arc::new(node.sink());
+    sink.take_lock().await;
+    node.login1.turn(|state| state.hangs = true);
+    let taking = tokio::spawn({
+        let sink = Arc::clone(&sink);
+        async move { sink.take_lock().await }
+    });
+    node.login1.until("asked for another", |state| state.hung == 1).await;
+    node.login1.shut_down("poweroff").await;
+    let released = tokio::time::timeout(Duration::from_secs(2), sink.release_lock()).await;
+    released.expect("must not wait");
+    node.login1.until("down", |state| state.down == Some(Down::Released)).await;
+    taking.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

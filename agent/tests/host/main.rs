@@ -9,6 +9,7 @@ mod kubelet;
 mod lock;
 mod session;
 mod standing;
+mod stop;
 
 use std::path::Path;
 

@@ -63,9 +63,27 @@ async fn the_log_names_process_and_limit_and_the_cgroup_says_what_became_of_it()
     let gone = format!("{POD}/cri-containerd-gone.scope");
     log.write_all(line("CONSTRAINT_NONE,a", &gone, "x").as_bytes()).expect("must be writable");
     assert_eq!(listening.next().await.container_lives, Some(false));
+    node.write("sys/fs/cgroup/cgroup.events", "populated 1\n");
     let foreign = "/kubepods/poduid-9/b";
     log.write_all(line("CONSTRAINT_NONE,a", foreign, "x").as_bytes()).expect("must be writable");
     assert_eq!(listening.next().await.container_lives, None);
+    listening.end().await;
+}
+
+#[tokio::test]
+async fn a_user_who_names_his_cgroup_like_a_pod_s_blames_no_pod() {
+    let node = Node::new();
+    let mut log = with_log(&node);
+    let container = node.pod("uid-1").container("a");
+    container.empty();
+    let mut listening = node.listen().await;
+    let task = format!("{POD}/cri-containerd-a.scope");
+    let own = format!("/user.slice/user-1000.slice/user@1000.service{task}");
+    for (task, name) in [(&own, "forged"), (&task, "true")] {
+        log.write_all(line("CONSTRAINT_NONE,a", task, name).as_bytes()).expect("must be writable");
+    }
+    assert_eq!(listening.next().await.process, Some((77, "true".to_owned())));
+    listening.silence().await;
     listening.end().await;
 }
 

@@ -1,11 +1,13 @@
 //! Tests systemd-oomd with a double on a private bus, and with a process that only pretends to be
 //! oomd.
 
+use std::path::Path;
 use std::time::Duration;
 
 use agent_core::protocol::event::Event;
 use agent_core::protocol::pressure::OomdKill;
 use doubles::bus::PrivateBus;
+use epilogue_agent::host::Host;
 use epilogue_agent::source::oomd;
 use epilogue_agent::source::session::Pauses;
 use tokio::sync::mpsc;
@@ -16,7 +18,7 @@ use zbus::connection::Builder;
 use zbus::fdo::{DBusProxy, RequestNameFlags};
 use zbus::names::{BusName, WellKnownName};
 
-use super::node::WITHIN;
+use super::node::{Node, WITHIN};
 
 const NAME: &str = "org.freedesktop.oom1";
 const PATH: &str = "/org/freedesktop/oom1";
@@ -46,12 +48,13 @@ struct Listening {
 }
 
 impl Listening {
-    fn start(bus: &PrivateBus) -> Self {
+    fn start(bus: &PrivateBus, root: &Path) -> Self {
         let (sender, events) = mpsc::channel(64);
         let stop = CancellationToken::new();
         // The form of a host's address: it does not say which bus it was.
         let address = bus.address.split(',').next().unwrap_or_default().to_owned();
-        let run = stop.clone().run_until_cancelled_owned(oomd::run(address, PAUSES, sender));
+        let run = oomd::run(address, Host::new(root.to_owned()), PAUSES, sender);
+        let run = stop.clone().run_until_cancelled_owned(run);
         Self { events, stop, task: tokio::spawn(run) }
     }
 
@@ -80,7 +83,7 @@ async fn a_kill_by_oomd_is_mapped_to_the_pod() {
     let bus = PrivateBus::start(root.path());
     let oomd = connect(&bus).await;
     take_name(&oomd).await;
-    let mut listening = Listening::start(&bus);
+    let mut listening = Listening::start(&bus, root.path());
     let kill = listening.hear(&oomd, CGROUP, "memory-pressure").await;
     let whose =
         |kill: &OomdKill| (kill.pod.as_ref().map(|pod| pod.0.clone()), kill.container_id.clone());
@@ -97,13 +100,28 @@ async fn a_kill_by_oomd_is_mapped_to_the_pod() {
 }
 
 #[tokio::test]
+async fn a_kill_in_a_user_s_cgroup_with_the_names_of_a_pod_is_no_pod_s() {
+    let node = Node::new();
+    node.pod("uid-1");
+    let root = &node.root;
+    let bus = PrivateBus::start(root.path());
+    let oomd = connect(&bus).await;
+    take_name(&oomd).await;
+    let mut listening = Listening::start(&bus, root.path());
+    let kill = listening.hear(&oomd, CGROUP, "x").await;
+    assert_eq!(kill.pod.map(|pod| pod.0).as_deref(), Some("uid-1"));
+    let own = format!("/user.slice/user-1000.slice/user@1000.service{CGROUP}");
+    assert_eq!(listening.hear(&oomd, &own, "x").await.pod, None);
+}
+
+#[tokio::test]
 async fn only_the_owner_of_the_name_is_believed() {
     let root = tempfile::tempdir().expect("must be creatable");
     let bus = PrivateBus::start(root.path());
     let oomd = connect(&bus).await;
     take_name(&oomd).await;
     let forger = connect(&bus).await;
-    let mut listening = Listening::start(&bus);
+    let mut listening = Listening::start(&bus, root.path());
     listening.hear(&oomd, CGROUP, "true").await;
 
     // To all, and to each connection on the bus alone.
@@ -141,7 +159,7 @@ async fn only_the_owner_of_the_name_is_believed() {
 async fn oomd_may_come_later_and_the_bus_may_go() {
     let root = tempfile::tempdir().expect("must be creatable");
     let bus = PrivateBus::start(root.path());
-    let mut listening = Listening::start(&bus);
+    let mut listening = Listening::start(&bus, root.path());
     let oomd = connect(&bus).await;
     take_name(&oomd).await;
     listening.hear(&oomd, CGROUP, "first").await;

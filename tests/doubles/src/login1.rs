@@ -76,6 +76,8 @@ impl Login1 {
             inhibitors_max: 8192,
             scheduled: (String::new(), 0),
             denies: false,
+            hangs: false,
+            hung: 0,
             candour: Candour::Honest,
             metadata: true,
             locks: Vec::new(),
@@ -350,6 +352,11 @@ impl Manager {
             return Err(fdo::Error::InvalidArgs("Invalid mode specification".into()).into());
         }
         let state = self.shared.lock().clone();
+        if state.hangs {
+            self.shared.lock().hung += 1;
+            self.shared.changed();
+            std::future::pending::<()>().await;
+        }
         // No new lock during a shutdown. ([LD5])
         if state.preparing() {
             let words = "The operation inhibition has been requested for is already running";

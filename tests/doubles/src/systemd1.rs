@@ -26,6 +26,8 @@ pub struct State {
     pub children: Vec<u32>,
     /// A process of another unit, and that unit.
     pub other: Option<(u32, String)>,
+    /// Its `SystemState`; `running` if empty.
+    pub system: String,
     /// Its `UserspaceTimestamp`, in microseconds.
     pub booted_at: u64,
     /// Whether it refuses to signal units.
@@ -114,6 +116,12 @@ impl Manager {
             return Err(fdo::Error::IOError(words.into()));
         }
         Ok(())
+    }
+
+    #[zbus(property)]
+    fn system_state(&self) -> String {
+        let system = of(&self.state).system;
+        if system.is_empty() { "running".to_owned() } else { system }
     }
 
     #[zbus(property)]

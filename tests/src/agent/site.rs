@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 
 use doubles::bus::PrivateBus;
 use doubles::login1::{Down, Login1};
+use doubles::systemd1::{self, Systemd1};
 use futures::StreamExt as _;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::config::Kubeconfig;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -87,7 +90,7 @@ pub struct Site {
     pub(super) client: kube::Client,
     _throttle: Option<Throttle>,
     _healthz: Healthz,
-    _bus: PrivateBus,
+    bus: PrivateBus,
     pub(super) root: TempDir,
 }
 
@@ -182,7 +185,7 @@ impl Site {
             client,
             _throttle: throttle,
             _healthz: healthz,
-            _bus: bus,
+            bus,
             root,
         };
         site.is_ready(setup.pods, setup.mode).await;
@@ -237,6 +240,15 @@ impl Site {
         let begun = Instant::now();
         self.login1.shut_down("poweroff").await;
         begun
+    }
+
+    /// systemd stops the system, and the agent with it; logind announces nothing.
+    pub async fn system_stops(&self) -> Systemd1 {
+        let state = systemd1::State { system: "stopping".to_owned(), ..Default::default() };
+        let systemd = Systemd1::start(&self.bus.address, state, || ()).await;
+        let pid = Pid::from_raw(self.agent.pid().cast_signed());
+        kill(pid, Signal::SIGTERM).expect("the agent must run");
+        systemd
     }
 
     /// Cancels the shutdown.

@@ -276,6 +276,7 @@ async fn a_pod_over_a_limit_of_its_own_is_evicted_without_being_disrupted() {
          00000000:00000000 00:00000000 00000000 0 0 1 1\n",
         port.address.port()
     );
+    stage.host.write("var/lib/kubelet/pki/kubelet.crt", &port.certificate);
     stage.host.write("proc/net/tcp", &line);
     let ended = site.until_phase("writer", "Failed").await;
     let expected =

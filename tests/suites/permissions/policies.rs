@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use epilogue_agent::source::policies::missing;
+use epilogue_agent::source::policies::round;
 use lab::eventually;
 use lab::install;
 
@@ -20,7 +20,8 @@ async fn each_policy_that_is_missing_is_noticed_and_named() {
     let world = World::start(Token::OfPod).await;
     world.running("tried").await;
     let node = world.here();
-    let found = async || missing(&world.agent, &node).await.expect("the API must answer");
+    let round = async || round(&world.agent, &node).await.expect("the API must answer");
+    let found = async || round().await.missing;
     assert_eq!(found().await, None, "all hold");
     for policy in [
         "epilogue-agent-own-node",

@@ -224,6 +224,7 @@ impl Host {
             writes: client,
             links: Vec::new(),
             token_file: Some(KubeletPorts::token(self.root.path())),
+            authorities: Vec::new(),
             bus: self.bus.address(),
             runtime: Some(Runtime::given(self.runtime_client())),
             clock: AgentClock::given(self.clock),

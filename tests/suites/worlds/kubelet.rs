@@ -60,7 +60,10 @@ impl KubeletPorts {
         }
         std::fs::write(root.join(TOKEN), "secret").expect("must be writable");
         let (answers, answered) = (Arc::new(Mutex::new(Answers::Well)), Arc::default());
-        let (tls, _) = http::self_signed("node");
+        let (tls, certificate) = http::self_signed("node");
+        let pki = root.join("var/lib/kubelet/pki");
+        std::fs::create_dir_all(&pki).expect("must be made");
+        std::fs::write(pki.join("kubelet.crt"), certificate).expect("must be writable");
         Self { answers, period_seconds: Arc::default(), answered, tls }
     }
 

@@ -117,14 +117,28 @@ pub(super) struct Calls {
     given: Vec<(ActionId, Action)>,
     under_way: BTreeMap<ActionId, Task>,
     api_max: usize,
+    /// Whether calls to the API wait.
+    held_back: bool,
 }
 
 impl Calls {
     pub(super) fn new(api_max: usize) -> Self {
-        Self { next: 1, given: Vec::new(), under_way: BTreeMap::new(), api_max: api_max.max(1) }
+        let (given, under_way, api_max) = (Vec::new(), BTreeMap::new(), api_max.max(1));
+        Self { next: 1, given, under_way, api_max, held_back: false }
+    }
+
+    /// Holds back calls to the API, or lets them go.
+    pub(super) fn hold_back(&mut self, held_back: bool) {
+        self.held_back = held_back;
+    }
+
+    /// Whether calls to the API wait.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.held_back
     }
 
     pub(super) fn send(&mut self, task: Task, action: Action) {
+        debug_assert!(!(self.held_back && task.is_api()), "{task:?} must wait");
         let id = self.id();
         self.under_way.insert(id, task);
         self.given.push((id, action));
@@ -211,7 +225,7 @@ impl Calls {
 
     /// Whether another API call may begin.
     pub(super) fn has_room(&self) -> bool {
-        self.count(Task::is_api) < self.api_max
+        !self.held_back && self.count(Task::is_api) < self.api_max
     }
 
     /// Whether another runtime check may begin.

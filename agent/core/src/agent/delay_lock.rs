@@ -149,7 +149,10 @@ impl DelayLock {
     pub(super) fn released(&mut self, result: &ActionResult, out: &mut Out) {
         self.releasing = false;
         self.holds = false;
-        self.state = LockState::Released;
+        // One that is still being taken has to be released too.
+        if self.state != LockState::Taking {
+            self.state = LockState::Released;
+        }
         if let ActionResult::Done(Err(failure)) = result {
             out.calls.log(true, None, format!("the lock was not released: {failure}"));
         }

@@ -9,7 +9,9 @@ use super::pods::Pods;
 use super::settings::Settings;
 use crate::pod::PodUid;
 use crate::protocol::event::{Announcement, LogindState, NodeView, Now};
+use crate::protocol::node::KubeletFacts;
 use crate::shutdown::budget::wanted_delay;
+use crate::shutdown::priority_groups::PriorityGroups;
 use crate::termination::clock::Clock;
 
 /// What the agent knows.
@@ -74,6 +76,8 @@ pub(super) enum News {
     Announced(Announcement),
     /// logind announces that it is cancelled.
     Cancelled,
+    /// systemd stops the system.
+    SystemStops,
     /// logind's state was read; whether it has restarted since the last read.
     LogindRead { restarted: bool },
 }
@@ -115,10 +119,21 @@ impl Facts {
         detect(self.kubelet.judged(), None, self.allowed())
     }
 
+    /// The priority groups where the agent terminates pods. Where the operator has set none, they
+    /// are those of a kubelet that does not carry them out itself: it got no lock, or died. ([SD4])
+    pub(super) fn priority_groups(&self) -> Option<&PriorityGroups> {
+        let own = self.settings.priority_groups.as_ref()?;
+        let of_kubelet = self.kubelet.groups.as_ref();
+        Some(of_kubelet.filter(|_| !self.settings.priority_groups_given).unwrap_or(own))
+    }
+
     /// The delay that the priority groups and the kubelet need.
     pub(super) fn wanted_delay(&self) -> Duration {
-        let period = self.kubelet.facts.as_ref().and_then(|facts| facts.shutdown_period);
-        wanted_delay(self.settings.priority_groups.as_ref(), period)
+        let kubelet = self.kubelet.facts.as_ref();
+        let period = kubelet.and_then(KubeletFacts::shutdown_period);
+        let armed = kubelet.is_some_and(|facts| facts.lock_armed == Some(true));
+        let own = self.settings.priority_groups.as_ref();
+        wanted_delay(if armed { own } else { self.priority_groups() }, period)
     }
 
     /// Whether this is the agent's own pod.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::mode::{self, Kubelet, Silence, is_absent, is_silent, shows_life};
 use crate::protocol::node::{KubeletFacts, MainPort};
+use crate::shutdown::priority_groups::PriorityGroups;
 use crate::termination::hanging::{KubeletLiveness, StuckTimes};
 
 /// The kubelet's last known state.
@@ -24,6 +25,8 @@ pub(super) struct KubeletMemory {
     dead_since: Option<Duration>,
     /// Since when it is silent and no kubelet has renewed the lease, or its sync loop is stuck.
     hung_since: Option<Duration>,
+    /// The priority groups that were last known of it, if its graceful shutdown is on.
+    pub(super) groups: Option<PriorityGroups>,
 }
 
 /// The shell reports facts about the kubelet at least once a minute.
@@ -97,6 +100,10 @@ impl KubeletMemory {
         let lives = judged == Kubelet::Lives;
         self.lives_since = lives.then(|| self.lives_since.unwrap_or(now));
         self.note_silence(&facts, judged, now);
+        // One that is dead still had them.
+        if let Some(groups) = &facts.shutdown_groups {
+            self.groups = PriorityGroups::of_kubelet(groups);
+        }
         (self.facts, self.judged) = (Some(facts), Some(judged));
     }
 }

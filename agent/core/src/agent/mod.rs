@@ -108,7 +108,7 @@ impl Agent {
     /// Creates an agent that has just started and found this journal.
     pub fn new(settings: Settings, journal: &[Record], now: Now) -> Self {
         let out = Out::new(settings.in_flight_max, !journal.is_empty());
-        let policies = Policies::new(settings.enforce);
+        let policies = Policies::new(&settings, now.monotonic);
         let evictions = Evictions::new(&settings.features);
         let facts = Facts::new(settings, now);
         let mut own_marks = OwnMarks::default();
@@ -192,7 +192,9 @@ impl Agent {
         out.refusals.forget(facts.situation, &facts.clock);
         policies.heed(facts, out);
 
-        node.keep(facts, lock);
+        if !out.calls.is_held_back() {
+            node.keep(facts, lock);
+        }
         lock.keep(facts, out);
         node.send(facts, out);
 
@@ -299,7 +301,11 @@ impl Agent {
             Event::PressureRose(_) => self.evictions.pressure_rose(now),
             Event::OomKilled(kill) => self.oom.killed(*kill, facts, out),
             Event::OomdKilled(kill) => self.oom.oomd_killed(*kill, facts, out),
-            Event::PoliciesTried(missing) => facts.policy_missing = missing,
+            Event::PoliciesTried(missing) => {
+                facts.policy_missing = missing;
+                self.policies.tried();
+            }
+            Event::SystemStops => self.news.push(News::SystemStops),
             Event::StopRequested => self.hear_stop(),
             Event::Finished { id, result } => self.finished(id, result),
         }

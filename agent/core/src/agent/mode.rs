@@ -182,7 +182,7 @@ pub fn detect(
     if facts.lock_armed == Some(true) || armed_ago.is_some_and(|ago| ago <= ARMED_LASTS) {
         return found(Mode::Assist, "the kubelet's own graceful shutdown is armed");
     }
-    let configured = facts.shutdown_period.map(|period| !period.is_zero());
+    let configured = facts.shutdown_period().map(|period| !period.is_zero());
     let (mode, why) = match (facts.lock_armed, configured) {
         (Some(_), Some(true)) => {
             (Mode::Replace, "the kubelet's graceful shutdown is configured, but holds no lock")
@@ -217,13 +217,14 @@ fn without_kubelet(kubelet: Kubelet, allowed: Allowed) -> Detected {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shutdown::priority_groups::PriorityGroup;
 
     const ALL: Allowed = Allowed { enforce: true, runtime: true, ends_pods: true };
 
     fn facts() -> KubeletFacts {
         KubeletFacts {
             lock_armed: Some(false),
-            shutdown_period: Some(Duration::ZERO),
+            shutdown_groups: Some(Vec::new()),
             main_pid: Some(700),
             unit: Some(Unit::Active),
             healthy: Some(Healthz::Ok),
@@ -396,7 +397,8 @@ mod tests {
         };
         let period = |seconds| {
             move |facts: &mut KubeletFacts| {
-                facts.shutdown_period = Some(Duration::from_secs(seconds));
+                let period = Duration::from_secs(seconds);
+                facts.shutdown_groups = Some(PriorityGroup::of_all(period));
             }
         };
         let unsaid = |change: fn(&mut KubeletFacts)| {
@@ -423,7 +425,7 @@ mod tests {
             // Unknown facts lead to a more careful mode.
             (None, None, ALL, Assist, false),
             (Some(unsaid(|_| ())), None, ALL, Replace, false),
-            (Some(unsaid(|facts| facts.shutdown_period = None)), None, ALL, Assist, false),
+            (Some(unsaid(|facts| facts.shutdown_groups = None)), None, ALL, Assist, false),
             // The operator set 0: the agent terminates nothing and waits for nothing.
             (Some(facts()), None, no_priority_groups, Replace, true),
             (Some(dead()), None, no_priority_groups, Assist, true),

@@ -202,6 +202,7 @@ impl NodeWrites {
     /// controller to act for the node. ([AP21])
     pub(super) fn send(&mut self, facts: &Facts, out: &mut Out) {
         if self.announce.attempt.is_due(&facts.clock)
+            && !out.calls.is_held_back()
             && let Some(text) = self.announce.begin()
         {
             out.calls.send(Task::Announce, Action::Announce(text));

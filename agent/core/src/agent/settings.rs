@@ -21,6 +21,8 @@ pub struct Settings {
     pub own_pod: Option<PodUid>,
     /// The priority groups; `None` turns pod termination off.
     pub priority_groups: Option<PriorityGroups>,
+    /// Whether the operator has set them; otherwise a kubelet's own come first.
+    pub priority_groups_given: bool,
     /// Replace does not terminate pods of a higher priority.
     pub priority_max: i32,
     /// What Replace does with pods that have no controller.
@@ -34,6 +36,8 @@ pub struct Settings {
     pub raise_delay: bool,
     /// Whether the agent may act; otherwise it observes.
     pub enforce: bool,
+    /// Whether the shell tries the admission policies. Nothing is written before its first answer.
+    pub tries_policies: bool,
     /// Limit of concurrent API calls.
     pub in_flight_max: usize,
     /// What the agent does outside of shutdowns.

@@ -20,3 +20,4 @@ mod scarcity;
 mod silence;
 mod standing;
 mod stuck;
+mod unannounced;

@@ -38,6 +38,9 @@ pub struct ApiAnswers {
     pub denied: Vec<String>,
     /// Result of setting DisruptionTarget on one of the node's pods, as a dry run.
     pub trial: MarkTrial,
+    /// Static pods of the node in the host's network, as `NAMESPACE/NAME`, if the API's address is
+    /// on the loopback: one of them may carry the way to it.
+    pub on_the_way: Vec<String>,
     /// Latency of a call on a warm connection.
     pub latency: Duration,
 }
@@ -72,7 +75,7 @@ pub(super) fn api(facts: &ApiFacts) -> Check {
         }
         ApiFacts::Answers(answers) => answers,
     };
-    let ApiAnswers { server, node, denied, trial, latency, .. } = &**answers;
+    let ApiAnswers { server, node, denied, trial, on_the_way, latency, .. } = &**answers;
     let took = format!("{server} answers in {} ms", latency.as_millis());
     let fail = |code, found: String| Check::fail(NAME, code, format!("{took}; {found}"));
     if !denied.is_empty() {
@@ -97,6 +100,13 @@ pub(super) fn api(facts: &ApiFacts) -> Check {
     if *latency >= CALL_MAX {
         return Check::fail(NAME, Code::ApiSlow, found)
             .remedy("in a shutdown a call ends after 1 s: check the way to the API server");
+    }
+    if !on_the_way.is_empty() {
+        let found = format!("{found}; static pods here may carry it: {}", on_the_way.join(", "));
+        return Check::warn(NAME, Code::ApiOnThisNode, found).remedy(
+            "give an address that outlasts this node's pods, or the static pod's manifest a \
+             `priority` of 2000001000: the kubelet's own shutdown terminates it by that number",
+        );
     }
     if *latency >= SLOW {
         return Check::warn(NAME, Code::ApiSlow, found).remedy(

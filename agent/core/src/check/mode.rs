@@ -26,10 +26,10 @@ pub(super) fn mode(kubelet: &KubeletFacts, facts: &Facts) -> (Mode, Check) {
         Mode::Substitute => "Substitute: the agent stops the pods through the container runtime",
         Mode::Observe => "Observe: the agent acts on no pod",
     };
-    let period = kubelet.shutdown_period.map(TimeSpan::from);
+    let period = kubelet.shutdown_period().map(TimeSpan::from);
     let period = period.map_or_else(String::new, |sum| format!("; its configuration wants {sum}"));
     let found = format!("{name}, because {why}{period}");
-    let configured = kubelet.shutdown_period.is_some_and(|period| !period.is_zero());
+    let configured = kubelet.shutdown_period().is_some_and(|period| !period.is_zero());
     let check = if mode == Mode::Substitute || marks_only && allowed.ends_pods {
         Check::fail(NAME, Code::KubeletDown, found)
             .remedy("run the kubelet: see `systemctl status kubelet` and its log")

@@ -8,7 +8,7 @@ use super::runtime::{RuntimeAnswers, RuntimeFacts};
 use super::*;
 use crate::protocol::node::{Healthz, KubeletFacts, Unit};
 use crate::shutdown::logind_conf::ConfFile;
-use crate::shutdown::priority_groups::PriorityGroupFlags;
+use crate::shutdown::priority_groups::{PriorityGroup, PriorityGroupFlags};
 
 fn now() -> Timestamp {
     "2026-11-21T14:00:00Z".parse().expect("must be a time")
@@ -282,6 +282,7 @@ fn the_api_would_take_the_reports() {
             node_exists: true,
             denied: Vec::new(),
             trial: MarkTrial::Taken { pod: "a/p".into() },
+            on_the_way: Vec::new(),
             latency: Duration::from_millis(12),
         };
         change(&mut answers);
@@ -313,7 +314,7 @@ fn the_api_would_take_the_reports() {
 fn the_mode_is_the_one_that_the_agent_would_detect() {
     let lives = || KubeletFacts {
         lock_armed: Some(false),
-        shutdown_period: Some(Duration::ZERO),
+        shutdown_groups: Some(Vec::new()),
         healthy: Some(Healthz::Ok),
         ..KubeletFacts::default()
     };
@@ -327,7 +328,10 @@ fn the_mode_is_the_one_that_the_agent_would_detect() {
         (with(|_| {}), ok, Mode::Replace, "no graceful shutdown of its own; its configuration"),
         (with(|kubelet| kubelet.lock_armed = Some(true)), ok, Mode::Assist, "is armed"),
         (
-            with(|kubelet| kubelet.shutdown_period = Some(Duration::from_secs(30))),
+            with(|kubelet| {
+                let period = Duration::from_secs(30);
+                kubelet.shutdown_groups = Some(PriorityGroup::of_all(period));
+            }),
             warn,
             Mode::Replace,
             "holds no lock; its configuration wants 30s",

@@ -61,6 +61,8 @@ pub enum Event {
     /// Whether the API refuses writes that an agent must not send, found by dry runs. Names the
     /// policy that is missing or too loose. (deploy/policy)
     PoliciesTried(Option<String>),
+    /// systemd stops the system, and with it the agent. Comes right before `StopRequested`.
+    SystemStops,
     /// The agent received SIGTERM.
     StopRequested,
     /// An action has finished.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::shutdown::priority_groups::PriorityGroup;
+
 /// The kubelet, as seen by all sources; each source alone can be wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KubeletFacts {
@@ -9,9 +11,9 @@ pub struct KubeletFacts {
     /// root. If systemd knows the kubelet's unit, the holder must be one of its processes. `None`
     /// without an answer of logind.
     pub lock_armed: Option<bool>,
-    /// Sum of the kubelet's configured shutdown periods, from `/configz`. Zero if graceful shutdown
+    /// The kubelet's configured priority groups, from `/configz`. None of them if graceful shutdown
     /// is off; `None` without an answer.
-    pub shutdown_period: Option<Duration>,
+    pub shutdown_groups: Option<Vec<PriorityGroup>>,
     /// Main process of the unit, from systemd; `None` without such a unit or without an answer.
     pub main_pid: Option<u32>,
     /// State of the unit, from systemd; `None` without such a unit or without an answer.
@@ -25,6 +27,14 @@ pub struct KubeletFacts {
     pub lease_age: Option<Duration>,
     /// The kubelet's own thresholds, from `/configz`; `None` without an answer.
     pub eviction: Option<KubeletEviction>,
+}
+
+impl KubeletFacts {
+    /// Sum of the kubelet's configured shutdown periods. Zero if graceful shutdown is off.
+    pub fn shutdown_period(&self) -> Option<Duration> {
+        let periods = self.shutdown_groups.as_ref()?.iter().map(|group| group.period_seconds);
+        Some(Duration::from_secs(periods.fold(0, u64::saturating_add)))
+    }
 }
 
 /// The kubelet's own thresholds, as `/configz` shows them. ([EV21])

@@ -1,6 +1,7 @@
 //! Parses priority groups, validated as in the kubelet: which pods terminate together, and how long
 //! each group may take. ([SD1], [SD2], [SD12])
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -25,6 +26,14 @@ pub struct PriorityGroup {
     pub priority: i32,
     /// How long the group may take.
     pub period_seconds: u64,
+}
+
+impl PriorityGroup {
+    /// One group of all pods; none without any time.
+    pub fn of_all(period: Duration) -> Vec<Self> {
+        let period_seconds = period.as_secs();
+        (period_seconds > 0).then_some(Self { priority: 0, period_seconds }).into_iter().collect()
+    }
 }
 
 /// At least one priority group, by ascending priority, each priority once.
@@ -106,6 +115,11 @@ pub enum PriorityGroupsError {
 impl PriorityGroupFlags {
     /// Default total and critical period: the values of Kubernetes' own examples.
     pub const DEFAULT: (TimeSpan, TimeSpan) = (TimeSpan::from_secs(30), TimeSpan::from_secs(10));
+
+    /// Whether the operator has set one of them.
+    pub fn is_given(&self) -> bool {
+        *self != Self::default()
+    }
 
     /// The priority groups; `None` for a total of zero, which disables termination. ([SD1], [SD2])
     pub fn priority_groups(&self) -> Result<Option<PriorityGroups>, PriorityGroupsError> {
@@ -192,6 +206,24 @@ fn parse_entry(entry: &str) -> Result<PriorityGroup, PriorityGroupsError> {
 }
 
 impl PriorityGroups {
+    /// The groups of a kubelet, which takes what the flags refuse: of two with the same priority,
+    /// the longer one counts. `None` if they give no time, or are more than the flags may give.
+    pub fn of_kubelet(groups: &[PriorityGroup]) -> Option<Self> {
+        if groups.len() > PRIORITY_GROUPS_MAX {
+            return None;
+        }
+        let mut by_priority = BTreeMap::<i32, u64>::new();
+        for group in groups {
+            let period = by_priority.entry(group.priority).or_default();
+            *period = group.period_seconds.min(PERIOD_SECONDS_MAX).max(*period);
+        }
+        let groups = by_priority.into_iter();
+        let groups =
+            groups.map(|(priority, period_seconds)| PriorityGroup { priority, period_seconds });
+        let groups = Self(groups.collect());
+        (!groups.period().is_zero()).then_some(groups)
+    }
+
     /// The priority groups, by ascending priority, which is the order of termination.
     pub fn as_slice(&self) -> &[PriorityGroup] {
         &self.0
@@ -271,6 +303,27 @@ mod tests {
             let priority_groups = durations(total, critical).expect("must be priority groups");
             assert_eq!(printed(priority_groups.as_ref()), expected, "{total} {critical}");
         }
+    }
+
+    #[test]
+    fn the_kubelet_s_groups_are_taken_as_it_has_them() {
+        let of = |groups: &[(i32, u64)]| {
+            let groups = groups.iter();
+            let groups = groups.map(|(priority, period_seconds)| PriorityGroup {
+                priority: *priority,
+                period_seconds: *period_seconds,
+            });
+            let groups: Vec<_> = groups.collect();
+            printed(PriorityGroups::of_kubelet(&groups).as_ref())
+        };
+        assert_eq!(of(&[(2_000_000_000, 60), (0, 840)]), "0=840,2000000000=60");
+        assert_eq!(of(&[(0, 5), (7, 0), (0, 9), (0, 1)]), "0=9,7=0");
+        assert_eq!(of(&[(0, u64::MAX)]), "0=86400");
+        for none in [&[][..], &[(0, 0), (5, 0)], &[(1, 1); 101]] {
+            assert_eq!(of(none), "none");
+        }
+        assert_eq!(PriorityGroup::of_all(Duration::ZERO), []);
+        assert_eq!(PriorityGroup::of_all(Duration::from_secs(7))[0].period_seconds, 7);
     }
 
     #[test]

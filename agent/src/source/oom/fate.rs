@@ -12,8 +12,12 @@ use crate::host::{Host, read_kernel};
 
 /// The kernel frees some gigabytes a second. So a large process takes its time to end, and only
 /// then the end of its container is visible. Nothing waits for the report that a container lives
-/// on.
-const WAIT_MAX: Duration = Duration::from_secs(2);
+/// on. The wait is repeated while memory is freed.
+const WAIT: Duration = Duration::from_secs(2);
+/// The least that is freed in that time while a process ends.
+const FREED_MIN: u64 = 64 << 20;
+/// Maximum time: a tenant's container may free memory as long as it lives.
+const WAIT_MAX: Duration = Duration::from_mins(1);
 /// When the container has ended, the agent races with the kubelet.
 const POLL: Duration = Duration::from_millis(5);
 /// The interval after the first tenth of a second.
@@ -29,14 +33,41 @@ const SIGKILL: u64 = 1 << 8;
 /// ended.
 pub(super) async fn lives_on(host: &Host, cgroup: &Path) -> Option<bool> {
     let begun = Instant::now();
+    let mut wait = Wait { until: begun + WAIT, usage: usage(cgroup) };
     loop {
         match is_populated(cgroup) {
-            Some(true) if begun.elapsed() < WAIT_MAX => {}
+            Some(true) if wait.goes_on(cgroup, begun + WAIT_MAX) => {}
             Some(true) => return Some(!main_is_dying(host, cgroup)),
             other => return other,
         }
         sleep(if begun.elapsed() < LATER { POLL } else { POLL_LATER }).await;
     }
+}
+
+/// How long the end of the container is awaited.
+struct Wait {
+    until: Instant,
+    /// The memory at its begin, if the kernel says it.
+    usage: Option<u64>,
+}
+
+impl Wait {
+    /// Whether it goes on: its time is not over, or enough memory was freed for another one.
+    fn goes_on(&mut self, cgroup: &Path, end: Instant) -> bool {
+        let now = Instant::now();
+        if now < self.until {
+            return true;
+        }
+        let usage = usage(cgroup);
+        let freed = self.usage.zip(usage).map_or(0, |(before, now)| before.saturating_sub(now));
+        *self = Self { until: (now + WAIT).min(end), usage };
+        freed >= FREED_MIN && now < end
+    }
+}
+
+/// The memory of the container.
+fn usage(cgroup: &Path) -> Option<u64> {
+    read_kernel(&cgroup.join("memory.current")).ok()?.trim().parse().ok()
 }
 
 /// Whether the container's first process is exiting. If this namespace has no number for it, it
@@ -136,7 +167,7 @@ mod tests {
         assert_eq!(begun.elapsed(), Duration::ZERO);
 
         assert_eq!(Place::new(1).lives_on().await, Some(true));
-        assert!(begun.elapsed() >= WAIT_MAX && begun.elapsed() < WAIT_MAX * 2);
+        assert!(begun.elapsed() >= WAIT && begun.elapsed() < WAIT * 2);
 
         let place = Place::new(1);
         let begun = Instant::now();
@@ -146,6 +177,41 @@ mod tests {
         });
         assert_eq!(lives, Some(false));
         assert!(begun.elapsed() < Duration::from_millis(60), "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_memory_is_freed_the_end_is_awaited_for_a_minute_at_most() {
+        /// The memory in MiB at each second, and the second in which the container ends.
+        async fn waited(usage: &[u64], ends_after: Option<u64>) -> (Option<bool>, u64) {
+            let place = Place::new(1);
+            let begun = Instant::now();
+            let show = |second: usize| {
+                let usage = usage.get(second).or(usage.last()).expect("must have one");
+                place.write("c/memory.current", &format!("{}\n", usage << 20));
+                if ends_after == Some(second as u64) {
+                    place.write("c/cgroup.events", "populated 0\n");
+                }
+            };
+            show(0);
+            let script = async {
+                for second in 1.. {
+                    sleep(Duration::from_secs(1)).await;
+                    show(second);
+                }
+            };
+            tokio::select! {
+                biased;
+                () = script => unreachable!(),
+                lives = place.lives_on() => (lives, begun.elapsed().as_secs()),
+            }
+        }
+        let falling: Vec<u64> = (0..90).map(|second| 400_000 - 4_000 * second).collect();
+        assert_eq!(waited(&falling, Some(9)).await, (Some(false), 9));
+        assert_eq!(waited(&falling, None).await, (Some(true), 60));
+        assert_eq!(waited(&[100_000], None).await, (Some(true), 2));
+        // A child's memory went at once, and the container lives on.
+        assert_eq!(waited(&[100_000, 1_000], None).await, (Some(true), 4));
+        assert_eq!(waited(&[100_000, 99_950, 99_940], None).await, (Some(true), 2));
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use super::counters::limit;
 use super::fate::lives_on;
 use super::record::{Constraint, Record, kills};
-use crate::cgroups::{Kubepods, Place};
+use crate::cgroups::{Cgroups, Kubepods, Place};
 use crate::clock::Clock;
 use crate::host::Host;
 use crate::source::tell;
@@ -52,7 +52,7 @@ pub(super) async fn run(host: &Host, clock: &Clock, events: &mpsc::Sender<Event>
             }
             read = records(&log) => match read {
                 Ok(text) => {
-                    for record in kills(&text) {
+                    for record in kills(&text).filter(|record| is_pods(host, record)) {
                         if ending.len() < AT_ONCE_MAX {
                             ending.push(follow(host, clock, record));
                         }
@@ -105,10 +105,15 @@ async fn records(log: &AsyncFd<File>) -> io::Result<String> {
     }
 }
 
+/// Whether the kill is of a pod's process, and not of one that only has such a cgroup's name.
+fn is_pods(host: &Host, record: &Record) -> bool {
+    Cgroups::of(host).is_none_or(|cgroups| cgroups.may_be_pods(&record.path))
+}
+
 /// Waits for what happens to the container.
 async fn follow(host: &Host, clock: &Clock, record: Record) -> OomKill {
     let at = clock.now().monotonic;
-    let Record { victim, constraint, process } = record;
+    let Record { victim, constraint, process, .. } = record;
     // Read it before the container is gone.
     let limit = match &constraint {
         Constraint::Limit(Some(place)) => match cgroup(host, place) {

@@ -13,6 +13,8 @@ const NAME_CHARS_MAX: usize = 60;
 /// A kill of a pod's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
+    /// The path of the process's cgroup.
+    pub path: String,
     /// The pod and container of the process.
     pub victim: Place,
     /// What was short.
@@ -64,12 +66,13 @@ fn kill(line: &str) -> Option<Record> {
         let (_, rest) = fields.split_once(key)?;
         (!rest.contains(key)).then_some(rest)
     };
-    let victim = place(until_key(after(",task_memcg=")?))?;
+    let path = until_key(after(",task_memcg=")?);
+    let victim = place(path)?;
     let constraint = match constraint {
         "CONSTRAINT_MEMCG" => Constraint::Limit(place(until_key(after(",oom_memcg=")?))),
         _ => Constraint::Machine,
     };
-    Some(Record { victim, constraint, process: process(fields) })
+    Some(Record { path: path.to_owned(), victim, constraint, process: process(fields) })
 }
 
 /// A name may resemble fields; the number behind it is the line's last field but one.

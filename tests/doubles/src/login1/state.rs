@@ -17,6 +17,10 @@ pub struct State {
     pub scheduled: (String, u64),
     /// Whether the caller may not take locks, as a user without polkit's permission.
     pub denies: bool,
+    /// Whether it leaves requests for a lock unanswered.
+    pub hangs: bool,
+    /// How many it has left unanswered.
+    pub hung: usize,
     /// How it answers for `PreparingForShutdown`.
     pub candour: Candour,
     /// Whether it knows `PrepareForShutdownWithMetadata`. (systemd ≥ 255)

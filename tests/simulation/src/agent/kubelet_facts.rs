@@ -6,6 +6,7 @@ use std::time::Duration;
 use agent_core::protocol::event::Event;
 use agent_core::protocol::node::{Healthz, KubeletFacts, MainPort, Unit};
 use agent_core::shutdown::Mode;
+use agent_core::shutdown::priority_groups::PriorityGroup;
 
 use super::kubelet::Health;
 use super::logind::Stage;
@@ -143,7 +144,7 @@ impl World {
         let renewed = if health == Health::Stuck { self.now() } else { self.kubelet.renewed_at };
         KubeletFacts {
             lock_armed: (!self.logind.down).then_some(self.logind.kubelet_lock),
-            shutdown_period: speaks.then_some(period),
+            shutdown_groups: speaks.then(|| PriorityGroup::of_all(period)),
             main_pid: (health != Health::Dead).then_some(1_000 + self.kubelet.run as u32),
             unit: Some(unit),
             healthy: Some(healthy),

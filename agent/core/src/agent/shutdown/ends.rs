@@ -50,7 +50,7 @@ impl Shutdown {
     /// that one group left over, and the time that a freeze cost.
     fn open_stage(&mut self, facts: &Facts, out: &mut Out) {
         let now = facts.clock.monotonic();
-        let Some(priority_groups) = &facts.settings.priority_groups else { return };
+        let Some(priority_groups) = facts.priority_groups() else { return };
         let to_end = self.terminations.iter().filter(|(_, termination)| is_to_end(termination));
         let pods: Vec<&PodView> = to_end.filter_map(|(uid, _)| facts.pods.get(uid)).collect();
         let elapsed = self.elapsed(now);

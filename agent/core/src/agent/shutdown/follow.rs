@@ -94,6 +94,7 @@ impl Shutdowns {
                         others.lock.take_anew();
                     }
                 }
+                News::SystemStops => self.system_stops(facts, out, others),
                 News::LogindRead { restarted } => {
                     self.logind_read(*restarted, facts, out, others);
                 }
@@ -125,6 +126,18 @@ impl Shutdowns {
         self.begin(begin, facts, out, others);
     }
 
+    /// Takes up a stop of the system that logind has not announced.
+    ///
+    /// DIVERGES(upstream): the kubelet follows logind alone. In such a stop its pods get neither a
+    /// condition nor time.
+    fn system_stops(&mut self, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
+        let now = facts.clock.monotonic();
+        let goes_on = self.current.as_ref().is_some_and(|shutdown| !shutdown.is_long_over(now));
+        if !goes_on && self.journaled.is_none() {
+            self.announced(&Begin::unannounced(), facts, out, others);
+        }
+    }
+
     fn logind_read(
         &mut self,
         restarted: bool,
@@ -146,7 +159,7 @@ impl Shutdowns {
             }
             return;
         };
-        if preparing {
+        if preparing || shutdown.unannounced {
             return;
         }
         // DIVERGES(upstream): a shutdown that vanished counts as cancelled. Upstream receives no

@@ -105,7 +105,8 @@ impl Shutdown {
         let now = facts.clock.now().wall;
         let lives = facts.kubelet.lives();
         let scope = scope(self.found, facts);
-        let terminator = terminator(pod, &scope, self.found, lives);
+        // systemd stops the kubelet: its report is not awaited.
+        let terminator = terminator(pod, &scope, self.found, lives && !self.unannounced);
         let wanted = mark_reason(pod, &scope).is_some();
         let known = self.terminations.get(&pod.uid);
         let exited = self.is_left_exited(&pod.uid);

@@ -50,6 +50,8 @@ pub(super) struct Shutdown {
     found: Detected,
     /// Taken up after a restart: there is no lock, and Assist does not turn into Replace.
     resumed: bool,
+    /// A stop of the system that logind has not announced: the agent sets marks, and nothing else.
+    unannounced: bool,
     ends: Timetable,
     margin: Duration,
     terminations: BTreeMap<PodUid, PodTermination>,

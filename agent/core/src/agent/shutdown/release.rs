@@ -101,7 +101,7 @@ impl Shutdown {
             return;
         }
         self.log_outcome(facts, out);
-        if over || !facts.settings.runtime {
+        if over || !facts.settings.runtime || self.unannounced {
             self.close(facts, out, node);
             return;
         }
@@ -125,7 +125,7 @@ impl Shutdown {
     fn is_kubelet_awaited(&self, facts: &Facts) -> bool {
         let left = self.terminations.values().any(|termination| !termination.reported);
         let ends_pods = facts.settings.priority_groups.is_some() && !self.resumed;
-        let may_return = self.found.marks_only && ends_pods && left;
+        let may_return = self.found.marks_only && ends_pods && left && !self.unannounced;
         let gone_since = facts.kubelet.gone_since.filter(|_| may_return);
         gone_since.is_some_and(|at| !facts.clock.reached(at + KUBELET_GONE))
     }

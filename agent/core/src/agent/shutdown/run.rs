@@ -18,6 +18,7 @@ use super::{KUBELET_GONE, Recorded, Release, Shutdown};
 use crate::pod::{PodRef, PodUid};
 use crate::protocol::event::{Announcement, ShutdownKind};
 use crate::protocol::journal::Record;
+use crate::protocol::node::KubeletFacts;
 use crate::shutdown::Mode;
 use crate::shutdown::budget::{
     Budget, GRANTED_DEFAULT, Step, Timetable, assist_hold_max, wanted_delay,
@@ -32,6 +33,8 @@ const ASSIST_PROVES_ITSELF: Duration = Duration::from_secs(2);
 const KUBELET_BACK: Duration = Duration::from_secs(3);
 /// The time for marks after a late switch to Replace.
 const LATE_MARKS: Duration = Duration::from_secs(1);
+/// The time for a stop of the system that logind has not announced: nothing delays it.
+const UNANNOUNCED_LASTS: Duration = Duration::from_secs(2);
 
 /// How the agent learnt of a shutdown.
 #[derive(Clone, Debug)]
@@ -39,24 +42,32 @@ pub(super) struct Begin {
     granted: Option<Duration>,
     kind: Option<ShutdownKind>,
     journaled: Option<Journaled>,
+    unannounced: bool,
 }
 
 impl Begin {
     /// By logind's signal.
     pub(super) fn heard(announcement: &Announcement) -> Self {
         let Announcement { granted, kind } = announcement.clone();
-        Self { granted, kind, journaled: None }
+        Self { granted, kind, journaled: None, unannounced: false }
     }
 
     /// By logind's property: there was no signal, or the agent was not there to receive it.
     pub(super) fn found(granted: Option<Duration>) -> Self {
-        Self { granted, kind: None, journaled: None }
+        Self { granted, kind: None, journaled: None, unannounced: false }
+    }
+
+    /// By systemd's state at our SIGTERM. logind announced nothing.
+    pub(super) fn unannounced() -> Self {
+        let granted = Some(UNANNOUNCED_LASTS);
+        Self { granted, kind: None, journaled: None, unannounced: true }
     }
 
     /// By the journal.
     pub(super) fn resumed(journaled: Journaled) -> Self {
         let kind = journaled.kind.clone();
-        Self { granted: Some(journaled.granted), kind, journaled: Some(journaled) }
+        let granted = Some(journaled.granted);
+        Self { granted, kind, journaled: Some(journaled), unannounced: false }
     }
 }
 
@@ -92,6 +103,11 @@ impl Shutdown {
             found.marks_only |=
                 journaled.mode != Mode::Assist && facts.settings.priority_groups.is_none();
         }
+        if begin.unannounced {
+            // systemd stops the kubelet and the containers too. There is no time for more.
+            let why = "systemd stops the system, and logind did not announce it";
+            found = Detected { mode: Mode::Assist, marks_only: true, why };
+        }
         let mut shutdown = Self {
             taken_up_at: now.monotonic,
             head_start: journaled.map_or(Duration::ZERO, |it| now.boot.saturating_sub(it.at)),
@@ -100,6 +116,7 @@ impl Shutdown {
             granted,
             found,
             resumed: journaled.is_some(),
+            unannounced: begin.unannounced,
             ends: budget.timetable(),
             margin: budget.margin,
             terminations: BTreeMap::new(),
@@ -139,12 +156,12 @@ impl Shutdown {
     /// does not count. ([AP13])
     fn set_times(&mut self, facts: &Facts) {
         let silence = self.silence_until(facts.clock.monotonic());
-        let groups = facts.settings.priority_groups.as_ref();
+        let groups = facts.priority_groups();
         let groups = groups.filter(|_| self.found.mode != Mode::Assist);
         let wanted = groups.map(|it| self.mode_since + silence + wanted_delay(Some(it), None));
         let budget = Budget::of(wanted.map_or(self.granted, |wanted| wanted.min(self.granted)));
         let mut ends = Timetable { pre_mark: self.ends.pre_mark, ..budget.timetable() };
-        let period = facts.kubelet.facts.as_ref().and_then(|facts| facts.shutdown_period);
+        let period = facts.kubelet.facts.as_ref().and_then(KubeletFacts::shutdown_period);
         if self.found.mode == Mode::Assist
             && let Some(period) = period.filter(|period| !period.is_zero())
         {
@@ -327,6 +344,9 @@ impl Shutdown {
 
     /// The mode to change to, and whether it stays.
     fn other_mode(&self, facts: &Facts) -> Option<(Detected, bool)> {
+        if self.unannounced {
+            return None;
+        }
         let found = facts.detected();
         let now = facts.clock.monotonic();
         let fresh = facts.kubelet.seen_at >= self.taken_up_at;

@@ -20,7 +20,7 @@ use crate::protocol::journal::Record;
 use crate::protocol::node::{Healthz, KubeletFacts, MainPort, Unit};
 use crate::shutdown::budget::Budget;
 use crate::shutdown::candidates::BarePods;
-use crate::shutdown::priority_groups::PriorityGroupFlags;
+use crate::shutdown::priority_groups::{PriorityGroup, PriorityGroupFlags};
 
 use super::scarcity::Scarcity;
 
@@ -36,12 +36,14 @@ pub(crate) fn settings() -> Settings {
         booted_at: None,
         own_pod: Some(PodUid("uid-agent".into())),
         priority_groups: flags.priority_groups().expect("must be priority groups"),
+        priority_groups_given: true,
         priority_max: 2_000_000_000,
         bare_pods: BarePods::Leave,
         runtime: true,
         logind: true,
         raise_delay: true,
         enforce: true,
+        tries_policies: false,
         in_flight_max: 32,
         features: Features::default(),
     }
@@ -51,7 +53,7 @@ pub(crate) fn settings() -> Settings {
 pub(crate) fn plain() -> KubeletFacts {
     KubeletFacts {
         lock_armed: Some(false),
-        shutdown_period: Some(Duration::ZERO),
+        shutdown_groups: Some(Vec::new()),
         main_pid: Some(700),
         unit: Some(Unit::Active),
         healthy: Some(Healthz::Ok),
@@ -64,7 +66,7 @@ pub(crate) fn plain() -> KubeletFacts {
 pub(crate) fn armed() -> KubeletFacts {
     KubeletFacts {
         lock_armed: Some(true),
-        shutdown_period: Some(Duration::from_secs(30)),
+        shutdown_groups: Some(PriorityGroup::of_all(Duration::from_secs(30))),
         ..plain()
     }
 }

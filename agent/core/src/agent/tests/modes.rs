@@ -6,9 +6,10 @@ use super::driver::*;
 use crate::agent::{LockState, Settings, WouldHave};
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodSource, PodView};
-use crate::protocol::event::{Event, RuntimeState};
+use crate::protocol::event::{Event, NodeView, RuntimeState};
 use crate::protocol::node::KubeletFacts;
 use crate::shutdown::Mode;
+use crate::shutdown::priority_groups::PriorityGroup;
 
 const JOB: Owner = Owner::Job;
 
@@ -18,6 +19,40 @@ fn job(name: &str) -> PodView {
 
 fn deployed(name: &str) -> PodView {
     pod(name).owner(Owner::Other)
+}
+
+#[test]
+fn a_kubelet_s_periods_count_where_it_holds_no_lock() {
+    let group = |priority, period_seconds| PriorityGroup { priority, period_seconds };
+    let configured = || KubeletFacts {
+        shutdown_groups: Some(vec![group(0, 840), group(2_000_000_000, 60)]),
+        ..plain()
+    };
+    let pods = || vec![deployed("a").grace(600), deployed("b").grace(600).priority(2_000_000_000)];
+    let not_given = || Settings { priority_groups_given: false, ..settings() };
+    let graces = |settings: Settings, kubelet: &[KubeletFacts]| {
+        let mut world = World::standing(settings, kubelet[0].clone(), pods());
+        for facts in &kubelet[1..] {
+            world.event(Event::KubeletSeen(facts.clone()));
+        }
+        let wanted = world.agent.status().wanted.as_secs();
+        world.shutdown(wanted);
+        world.pass(ms(1));
+        world.ends("a", Phase::Failed);
+        let ends = world.done(&["delete", "stop"]);
+        let graces = ends.iter().filter_map(|line| line.rsplit(' ').next());
+        (wanted, graces.map(ToOwned::to_owned).collect::<Vec<_>>().join(" "))
+    };
+    let expected = |wanted, graces: &str| (wanted, graces.to_owned());
+    assert_eq!(graces(not_given(), &[configured()]), expected(914, "600 60"));
+    // The operator's flags come first; the delay is enough for both.
+    assert_eq!(graces(settings(), &[configured()]), expected(910, "20 10"));
+    // It is off.
+    assert_eq!(graces(not_given(), &[plain()]), expected(40, "20 10"));
+    // It had them before it died.
+    let gone = KubeletFacts { shutdown_groups: None, ..dead() };
+    let found = graces(not_given(), &[configured(), gone]);
+    assert!(found.1.starts_with("600"), "{found:?}");
 }
 
 #[test]
@@ -178,13 +213,27 @@ fn assist_stays_where_the_kubelet_is_at_work() {
         if progress {
             world.ends("b", Phase::Failed);
         }
-        let view = crate::protocol::event::NodeView {
-            kubelet_says_shutdown: says_so,
-            ..Default::default()
-        };
+        let view = NodeView { kubelet_says_shutdown: says_so, ..Default::default() };
         world.event(Event::NodeObserved(view));
         world.pass(ms(10_000));
         assert_eq!(world.done(&["delete"]), [""; 0], "{progress} {says_so}");
+    }
+}
+
+#[test]
+fn what_a_kubelet_has_stopped_in_its_own_shutdown_is_reported_though_it_could_restart() {
+    // The static pod that carried the kubelet's way to the API went first.
+    for kubelet_says_shutdown in [true, false] {
+        let mut world = World::standing(settings(), armed(), vec![deployed("a"), deployed("b")]);
+        world.shutdown(40);
+        let view = NodeView { kubelet_says_shutdown, ..NodeView::default() };
+        world.event(Event::NodeObserved(view));
+        world.containers("a", &[Some(143)]);
+        world.pass(ms(45_000));
+        let failed: Vec<_> = world.done(&["fail"]);
+        let failed: Vec<_> = failed.iter().filter_map(|line| line.rsplit(' ').next()).collect();
+        assert_eq!(failed, ["a"], "{:#?}", world.log);
+        assert_eq!(world.lies, [""; 0]);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::pod::{Owner, Phase};
 use crate::protocol::action::Action;
 use crate::protocol::event::{ActionResult, Event, LogindState, NodeView};
 use crate::shutdown::Mode;
+use crate::shutdown::priority_groups::PriorityGroup;
 
 pub(super) fn seen(change: impl FnOnce(&mut LogindState)) -> Event {
     let mut state = logind(false);
@@ -59,6 +60,24 @@ fn a_lock_that_is_refused_is_asked_for_again_and_again() {
 }
 
 #[test]
+fn a_lock_that_arrives_after_the_release_is_released_too() {
+    // The bus hangs while a lock is taken anew; the release does not wait for it.
+    let mut world = World::standing(settings(), plain(), vec![]);
+    world.answers.insert("lock *".into(), Answer::Hold);
+    world.pass(ms(3_000));
+    world.event(seen(|state| state.lock_listed = Some(false)));
+    assert_eq!(world.agent.status().lock, LockState::Taking);
+    let (id, _, _) = world.held.remove(0);
+    world.shutdown(40);
+    assert_eq!(world.done(&["release"]).len(), 1, "{:#?}", world.log);
+    assert!(!world.released());
+    world.event(Event::Finished { id, result: ActionResult::Locked });
+    assert_eq!(world.done(&["release"]).len(), 2);
+    assert!(world.released());
+    assert_eq!(world.agent.status().lock, LockState::Released);
+}
+
+#[test]
 fn no_lock_is_to_be_had_in_a_shutdown() {
     // logind refuses a new lock during a shutdown. ([LD5])
     let mut world = World::new(settings(), vec![]);
@@ -78,7 +97,7 @@ fn the_delay_is_raised_to_what_is_wanted() {
     assert_eq!(world.agent.status().granted, Some(ms(40_000)));
     // The kubelet needs a longer delay.
     let mut facts = armed();
-    facts.shutdown_period = Some(ms(120_000));
+    facts.shutdown_groups = Some(PriorityGroup::of_all(ms(120_000)));
     world.event(Event::KubeletSeen(facts));
     assert_eq!(world.done(&["raise"]), ["0 raise 40", "0 raise 130"]);
     world.event(seen(|state| state.delay = Some(ms(130_000))));
@@ -292,6 +311,50 @@ fn without_its_policies_an_agent_acts_no_more_and_says_so_until_they_are_there()
     world.pass(ms(3_000));
     let status = world.agent.status();
     assert_eq!((status.mode, status.lock), (Some(Mode::Replace), LockState::Held));
+}
+
+/// The calls to the API so far.
+fn calls(world: &World) -> Vec<&str> {
+    world.done(&["announce", "publish", "taint", "mark", "clear", "delete", "read", "fail"])
+}
+
+#[test]
+fn nothing_is_written_before_the_policies_were_tried() {
+    let tries = || Settings { tries_policies: true, ..settings() };
+    let announced = Some("shutting-down;boot=old;since=2026-11-21T14:05:06Z".to_owned());
+    let stale = || NodeView { announced: announced.clone(), tainted: true, ..NodeView::default() };
+    let start = |pods| {
+        let mut world = World::new(tries(), pods);
+        world.event(Event::KubeletSeen(plain()));
+        world.list();
+        world.event(seen(|_| ()));
+        world.event(Event::NodeObserved(stale()));
+        world
+    };
+    // They hold.
+    let mut world = start(vec![]);
+    world.pass(ms(4_900));
+    assert_eq!((calls(&world), world.agent.status().lock), (vec![], LockState::Held));
+    world.event(Event::PoliciesTried(None));
+    assert_eq!(calls(&world), ["4900 announce idle", "4900 taint false"]);
+    // One is missing.
+    let mut world = start(vec![]);
+    world.event(Event::PoliciesTried(Some("epilogue-agent-node".into())));
+    world.pass(ms(10_000));
+    assert_eq!(calls(&world), [""; 0]);
+    // The API does not say.
+    let mut world = start(vec![]);
+    world.pass(ms(10_000));
+    assert_eq!(calls(&world), ["5000 announce idle", "5000 taint false"]);
+    // A shutdown has no time.
+    let job = || pod("a").owner(Owner::Job).never();
+    let mut world = start(vec![job()]);
+    world.shutdown(40);
+    world.pass(ms(900));
+    assert_eq!(calls(&world), [""; 0]);
+    world.pass(ms(200));
+    assert_eq!(world.disrupted(), ["a"]);
+    assert_eq!(world.done(&["delete"]).len(), 1);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use agent_core::pod::{
 };
 use agent_core::protocol::event::{LogindState, RuntimeContainer, RuntimeState};
 use agent_core::protocol::node::{Healthz, KubeletFacts, MainPort, Unit};
+use agent_core::shutdown::priority_groups::PriorityGroup;
 use agent_core::termination::patches::SHUTDOWN_MESSAGE;
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use serde_json::json;
@@ -296,7 +297,7 @@ impl KubeletState {
         let period = if self.armed { PERIOD } else { Duration::ZERO };
         KubeletFacts {
             lock_armed: Some(logind.kubelet_lock),
-            shutdown_period: self.lives.then_some(period),
+            shutdown_groups: self.lives.then(|| PriorityGroup::of_all(period)),
             main_pid: self.lives.then_some(1_000),
             unit: Some(if self.lives { Unit::Active } else { Unit::Inactive }),
             healthy: Some(if self.lives { Healthz::Ok } else { Healthz::Refused }),
