@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_others_no_namespace_holds_more_than_each_may() {
+    fn next_to_others_no_namespace_holds_more_than_each_may() {
         let mut turns = Turns::new(90).each_at_most(16);
         assert_eq!(hold(&mut turns, "a"), 16, "it is not alone yet");
         let held: Vec<usize> = ["b", "c", "d", "e", "f"].map(|it| hold(&mut turns, it)).to_vec();
