@@ -65,7 +65,7 @@ async fn differences(stage: &Stage, scenarios: Vec<Scenario>) -> BTreeMap<String
 }
 
 fn text(different: &BTreeMap<String, String>) -> String {
-    different.values().map(|each| format!("\n{each}")).collect()
+    different.values().flat_map(|each| ["\n", each.as_str()]).collect()
 }
 
 /// Runs the Job of a seed until both controllers agree; returns how it ended with us, and the last
