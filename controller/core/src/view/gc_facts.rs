@@ -12,9 +12,9 @@ pub struct GcFacts {
     pub generation: i64,
     /// Whether it is the mirror of a static pod.
     pub is_static: bool,
-    /// Whether one of its containers can start again in place: by the pod's restartPolicy, or a
-    /// container's own policy or rules. ([API19])
-    pub may_restart: bool,
+    /// Whether a kubelet starts the pod again that has lost its sandbox, as at a boot: the pod's own
+    /// restartPolicy decides, not those of its containers. ([W20])
+    pub survives_sandbox: bool,
     pub(super) running_since: WholeSecond,
     pub(super) last_start: WholeSecond,
     pub(super) finished: WholeSecond,

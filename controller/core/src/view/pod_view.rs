@@ -24,6 +24,8 @@ use super::wire::{
     WireCondition, WireContainerSpec, WireContainerStatus, WirePod, WirePodSpec, WirePodStatus,
 };
 
+/// The action of a container's rule that restarts all containers of its pod.
+const RESTART_ALL: &str = "RestartAllContainers";
 /// The annotation on the API's copy of a static pod.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
@@ -195,7 +197,7 @@ impl GcFacts {
         Self {
             generation: meta.generation.unwrap_or(0),
             is_static: meta.annotations.iter().flatten().any(|(key, _)| key == MIRROR_ANNOTATION),
-            may_restart: may_restart(spec),
+            survives_sandbox: survives_sandbox(spec),
             running_since: WholeSecond::new(running_since),
             last_start: WholeSecond::new(last_start),
             finished: WholeSecond::new(finished),
@@ -233,13 +235,12 @@ fn finished(regular: &[WireContainerStatus], conditions: &[WireCondition]) -> Op
     ends.max().or_else(unready)
 }
 
-fn may_restart(spec: &WirePodSpec) -> bool {
-    let own = |own: Option<&str>| own.is_some_and(|policy| policy != "Never");
+/// A container's own policy holds while the pod's sandbox does. A rule that restarts all containers
+/// removes them, and a kubelet makes a new sandbox for a pod without containers. ([W20])
+fn survives_sandbox(spec: &WirePodSpec) -> bool {
     let containers = spec.containers.iter().chain(&spec.init_containers);
-    own(Some(spec.restart_policy.as_deref().unwrap_or("Always")))
-        || containers
-            .into_iter()
-            .any(|each| own(each.restart_policy.as_deref()) || each.restart_policy_rules.is_some())
+    let mut rules = containers.filter_map(|each| each.restart_policy_rules.as_ref()).flatten();
+    spec.restart_policy.as_deref() != Some("Never") || rules.any(|rule| rule.action == RESTART_ALL)
 }
 
 fn deadline(seconds: Option<i64>, start: Option<&Time>) -> Option<Timestamp> {

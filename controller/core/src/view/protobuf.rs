@@ -13,12 +13,11 @@ use epilogue_common::watch_event::Rejected;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use prost::{DecodeError, Message};
-use serde::de::IgnoredAny;
 
 use super::Reply;
 use super::wire::{
     WireCondition, WireContainerSpec, WireContainerState, WireContainerStatus, WirePod,
-    WirePodSpec, WirePodStatus, WireRunning, WireTerminated, WireWaiting,
+    WirePodSpec, WirePodStatus, WireRestartRule, WireRunning, WireTerminated, WireWaiting,
 };
 
 pub(crate) use fields::retain;
@@ -116,7 +115,13 @@ struct ContainerMessage {
     #[prost(bytes = "vec", tag = "24")]
     restart_policy: Text,
     #[prost(message, repeated, tag = "25")]
-    restart_policy_rules: Vec<()>,
+    restart_policy_rules: Vec<RestartRuleMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RestartRuleMessage {
+    #[prost(bytes = "vec", tag = "1")]
+    action: Text,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -321,11 +326,12 @@ fn owner(owner: OwnerMessage) -> OwnerReference {
 }
 
 fn container(container: ContainerMessage) -> WireContainerSpec {
-    let rules = container.restart_policy_rules.iter().map(|()| IgnoredAny).collect();
+    let rules = container.restart_policy_rules.into_iter();
+    let rules = rules.map(|rule| WireRestartRule { action: text(rule.action) }).collect();
     WireContainerSpec {
         name: text(container.name),
         restart_policy: present(container.restart_policy),
-        restart_policy_rules: Some(rules).filter(|rules: &Vec<IgnoredAny>| !rules.is_empty()),
+        restart_policy_rules: Some(rules),
     }
 }
 
@@ -416,7 +422,12 @@ mod tests {
                 restart_policy: "Never".into(),
                 active_deadline_seconds: Some(600),
                 node_name: "node".into(),
-                init_containers: vec![container("sidecar", "Always")],
+                init_containers: vec![ContainerMessage {
+                    restart_policy_rules: vec![RestartRuleMessage {
+                        action: "RestartAllContainers".into(),
+                    }],
+                    ..container("sidecar", "Always")
+                }],
             }),
             status: Some(StatusMessage {
                 phase: "Failed".into(),
@@ -454,7 +465,8 @@ mod tests {
             "spec": {
                 "nodeName": "node", "restartPolicy": "Never", "activeDeadlineSeconds": 600,
                 "containers": [{"name": "main"}],
-                "initContainers": [{"name": "sidecar", "restartPolicy": "Always"}],
+                "initContainers": [{"name": "sidecar", "restartPolicy": "Always",
+                    "restartPolicyRules": [{"action": "RestartAllContainers"}]}],
             },
             "status": {
                 "phase": "Failed", "reason": "Evicted", "startTime": "1970-01-01T00:17:30Z",

@@ -6,7 +6,6 @@ use epilogue_common::names::job_option;
 use k8s_openapi::api::batch::v1::{JobStatus, PodFailurePolicy, SuccessPolicy};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::json::{Json, read, read_field, without_managed_fields};
@@ -48,7 +47,13 @@ pub(crate) struct WireContainerSpec {
     #[serde(default)]
     pub(super) name: String,
     pub(crate) restart_policy: Option<String>,
-    pub(crate) restart_policy_rules: Option<Vec<IgnoredAny>>,
+    pub(crate) restart_policy_rules: Option<Vec<WireRestartRule>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct WireRestartRule {
+    #[serde(default)]
+    pub(crate) action: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

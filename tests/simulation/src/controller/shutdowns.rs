@@ -69,7 +69,11 @@ impl World {
     /// The agent sets the condition before the kubelet terminates the pod.
     pub(super) fn mark(&mut self, node: usize, pod: &Pod) {
         let shuts_down = self.nodes[node].shuts_down;
-        if shuts_down && pod.is_active() && self.running.contains(&pod.uid) && !pod.gc.may_restart {
+        if shuts_down
+            && pod.is_active()
+            && self.running.contains(&pod.uid)
+            && !pod.gc.survives_sandbox
+        {
             let now = self.api.whole_second();
             self.change(&pod.uid, |pod| pod_object::mark(pod, now));
             self.note_mark(&pod.uid);

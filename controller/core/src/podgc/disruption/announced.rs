@@ -12,7 +12,7 @@ const HEAD_START: SignedDuration = SignedDuration::from_secs(3);
 const SHUTDOWN_MAX: SignedDuration = SignedDuration::from_mins(15);
 
 /// Sets DisruptionTarget on pods that cannot survive: running pods that started before the shutdown
-/// and cannot start again in place. All others come back under the same UID after the boot. ([AP5],
+/// and that no kubelet starts again without their sandbox. All others come back under the same UID after the boot. ([AP5],
 /// [ST8])
 ///
 /// DIVERGES(upstream): upstream does not mark such pods. Where the node goes before its kubelet
@@ -23,7 +23,7 @@ pub(super) fn verdict(case: &Case<'_>) -> Verdict {
         || pod.phase != Phase::Running
         || pod.deletion.is_some()
         || pod.gc.is_static
-        || pod.gc.may_restart
+        || pod.gc.survives_sandbox
         || pod.is_target()
     {
         return Verdict::Leave;

@@ -172,9 +172,8 @@ fn only_pods_that_cannot_survive_are_marked() {
     let mut always = pod("always");
     always["spec"]["restartPolicy"] = "Always".into();
     let mut ruled = pod("ruled");
-    ruled["spec"]["containers"][0]["restartPolicyRules"] = json!([{"action": "Restart"}]);
-    let mut restarting = pod("restarting");
-    restarting["spec"]["containers"][0]["restartPolicy"] = "OnFailure".into();
+    ruled["spec"]["containers"][0]["restartPolicyRules"] =
+        json!([{"action": "RestartAllContainers"}]);
     let mut mirror = pod("mirror");
     mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "x".into();
     let mut young = pod("young");
@@ -182,7 +181,7 @@ fn only_pods_that_cannot_survive_are_marked() {
     let mut idle = pod("idle");
     idle["status"]["containerStatuses"] = json!([]);
     let mut fixture = Fixture::of_one_node();
-    for pod in [always, ruled, restarting, mirror, young, idle] {
+    for pod in [always, ruled, mirror, young, idle] {
         fixture.pod(&pod);
     }
     fixture.pod(&deleted(pod("deleted"), 0));
@@ -191,6 +190,22 @@ fn only_pods_that_cannot_survive_are_marked() {
     fixture.pod(&target(pod("tainted"), "True", "DeletionByTaintManager", 0));
     fixture.node(&shutting_down(0));
     assert!(fixture.pass(60).is_empty());
+}
+
+/// They restart in their sandbox, which is lost with the node. ([W20])
+#[test]
+fn sidecars_and_containers_with_a_policy_of_their_own_do_not_survive() {
+    let mut mesh = pod("a");
+    mesh["spec"]["initContainers"] = json!([{"name": "proxy", "restartPolicy": "Always"}]);
+    let mut ruled = pod("a");
+    ruled["spec"]["containers"][0]["restartPolicy"] = "OnFailure".into();
+    ruled["spec"]["containers"][0]["restartPolicyRules"] = json!([{"action": "Restart"}]);
+    for pod in [mesh, ruled] {
+        let mut fixture = Fixture::of_one_node();
+        fixture.pod(&pod);
+        fixture.node(&shutting_down(0));
+        assert_eq!(fixture.pass(3), [MARKED], "{pod}");
+    }
 }
 
 #[test]
