@@ -8,6 +8,7 @@
 //!
 //! Does not read the files in them.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,10 @@ const DIRS_MAX: usize = 4_096;
 const PODS_MAX: usize = 16_384;
 /// Maximum number of containers of one pod, with the sandbox and remains of crashed ones.
 const CONTAINERS_MAX: usize = 1_024;
+/// The partition of the system's pods, which has classes of its own (KEP-5894).
+const SYSTEM: &str = "system";
+/// The cgroups, besides that of all pods, in which pods lie.
+const CLASSES: [&str; 3] = ["burstable", "besteffort", SYSTEM];
 /// Maximum length of a UID: that of a label's value.
 const UID_CHARS_MAX: usize = 63;
 
@@ -152,39 +157,44 @@ impl Kubepods {
         self.pods().is_ok_and(|pods| !pods.is_empty())
     }
 
-    /// The pods that exist now. Guaranteed pods lie directly in it, the others one level deeper.
+    /// The pods that exist now. Guaranteed pods lie directly in it, the others one level deeper,
+    /// and those of the system's partition below that.
     pub fn pods(&self) -> io::Result<Vec<PodCgroup>> {
-        let mut pods = Vec::new();
-        for name in dirs(&self.path, PODS_MAX)? {
-            if pods.len() >= PODS_MAX {
-                break;
-            }
-            if let Some(uid) = pod_uid(&name) {
-                pods.push(self.pod(uid, Path::new(&name)));
-            } else if is_class(&name) {
-                let class = Path::new(&name);
-                // A class without pods may vanish at any time.
-                let names = dirs(&self.path.join(class), PODS_MAX).unwrap_or_default();
-                let of_class = names.into_iter().filter_map(|name| {
-                    let uid = pod_uid(&name)?;
-                    Some(self.pod(uid, &class.join(name)))
-                });
-                pods.extend(of_class);
-            }
+        let names = dirs(&self.path, PODS_MAX)?;
+        let mut pods = of_pods(&self.path, names);
+        for class in self.classes() {
+            // A class without pods may vanish at any time.
+            let names = dirs(&class, PODS_MAX.saturating_sub(pods.len())).unwrap_or_default();
+            pods.extend(of_pods(&class, names));
         }
         pods.truncate(PODS_MAX);
         Ok(pods)
     }
 
-    /// The cgroups of the classes that exist now.
+    /// The cgroups of the classes that exist now, and of the system's partition with its own.
     pub fn classes(&self) -> Vec<PathBuf> {
-        let names = dirs(&self.path, PODS_MAX).unwrap_or_default();
-        names.into_iter().filter(|name| is_class(name)).map(|name| self.path.join(name)).collect()
+        let mut classes = classes_in(&self.path);
+        let partition = |path: &&PathBuf| path.file_name().is_some_and(is_system);
+        let inner: Vec<PathBuf> =
+            classes.iter().filter(partition).flat_map(|path| classes_in(path)).collect();
+        classes.extend(inner);
+        classes
     }
+}
 
-    fn pod(&self, uid: PodUid, below: &Path) -> PodCgroup {
-        PodCgroup { uid, path: self.path.join(below) }
-    }
+fn of_pods(dir: &Path, names: Vec<String>) -> Vec<PodCgroup> {
+    let pod = |name: String| Some(PodCgroup { uid: pod_uid(&name)?, path: dir.join(&name) });
+    names.into_iter().filter_map(pod).collect()
+}
+
+fn classes_in(dir: &Path) -> Vec<PathBuf> {
+    let names = dirs(dir, PODS_MAX).unwrap_or_default();
+    let classes = names.into_iter().filter(|name| CLASSES.contains(&last_part(name)));
+    classes.map(|name| dir.join(name)).collect()
+}
+
+fn is_system(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| last_part(name) == SYSTEM)
 }
 
 impl PodCgroup {
@@ -199,11 +209,10 @@ impl PodCgroup {
     }
 }
 
-/// Whether this is the cgroup of a quality-of-service class.
-fn is_class(name: &str) -> bool {
+/// The last part of a name by either driver, such as the quality-of-service class.
+fn last_part(name: &str) -> &str {
     let slice = name.strip_suffix(".slice").unwrap_or(name);
-    let class = slice.rsplit_once('-').map_or(slice, |(_, class)| class);
-    matches!(class, "burstable" | "besteffort")
+    slice.rsplit_once('-').map_or(slice, |(_, last)| last)
 }
 
 /// Searches breadth first, in the order of names: that finds the usual places at once.
@@ -372,6 +381,29 @@ mod tests {
         // The mount of a container with a root of its own, whose paths begin above it.
         fs::write(root.path().join("sys/fs/cgroup/cgroup.events"), "").expect("must be writable");
         assert!(cgroups().may_be_pods("/docker/c1/kubepods.slice/kubepods-poda.slice"));
+    }
+
+    #[test]
+    fn pods_of_the_system_s_partition_are_found_by_either_driver() {
+        let (_root, host) = host(&[
+            "kubepods/poda",
+            "kubepods/system/podb",
+            "kubepods/system/burstable/podc",
+            "kubepods/burstable/system/podd",
+        ]);
+        let kubepods = Kubepods::of(&host).expect("must be found");
+        assert_eq!(uids(&kubepods), ["a", "b", "c"]);
+
+        let system = "kubepods.slice/kubepods-system.slice";
+        let (_root, host) = self::host(&[
+            &format!(
+                "{system}/kubepods-system-besteffort.slice/kubepods-system-besteffort-pode.slice"
+            ),
+            &format!("{system}/kubepods-system-podf.slice"),
+        ]);
+        let kubepods = Kubepods::of(&host).expect("must be found");
+        assert_eq!(uids(&kubepods), ["e", "f"]);
+        assert_eq!(kubepods.classes().len(), 2);
     }
 
     #[test]

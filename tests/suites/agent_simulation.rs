@@ -96,6 +96,9 @@ const CRASHES_MAX: u64 = 45;
 /// The checks must catch a broken agent within this many seeds.
 const CATCH_WITHIN: u64 = 150;
 
+/// The same for a mistake that only a rare node shows.
+const CATCH_RARE_WITHIN: u64 = 1_200;
+
 /// Whether a situation needs a run in which the agent is killed after one of its actions.
 fn is_kill(words: &str) -> bool {
     words.starts_with("killed after")
@@ -186,8 +189,12 @@ fn a_seed_replays_exactly() {
 
 /// Expects the checks to notice the mistake, with these words, in one of the seeds.
 fn caught(sabotage: Sabotage, words: &str) {
+    caught_within(CATCH_WITHIN, sabotage, words);
+}
+
+fn caught_within(seeds: u64, sabotage: Sabotage, words: &str) {
     let mut others = Vec::new();
-    let found = (1..=CATCH_WITHIN).any(|seed| {
+    let found = (1..=seeds).find(|&seed| {
         let options = Options { sabotage: Some(sabotage), ..Options::default() };
         let violations = agent::run(seed, options).violations;
         let found = violations.iter().any(|violation| violation.contains(words));
@@ -195,7 +202,8 @@ fn caught(sabotage: Sabotage, words: &str) {
         found
     });
     others.truncate(20);
-    assert!(found, "{sabotage:?} is not caught by {words:?}, but by: {others:#?}");
+    println!("{sabotage:?} is caught by {words:?} in seed {found:?}");
+    assert!(found.is_some(), "{sabotage:?} is not caught by {words:?}, but by: {others:#?}");
 }
 
 #[test]
@@ -290,7 +298,7 @@ fn an_agent_that_stops_what_its_kubelet_starts_again_is_caught() {
 
 #[test]
 fn an_agent_that_does_not_see_pressure_is_caught() {
-    caught(Sabotage::BlindToPressure, "the pressure has lasted for");
+    caught_within(CATCH_RARE_WITHIN, Sabotage::BlindToPressure, "the pressure has lasted for");
 }
 
 #[test]
@@ -341,4 +349,19 @@ fn an_agent_that_leaves_deleted_pods_is_caught() {
 #[test]
 fn an_agent_that_takes_one_refusal_for_all_is_caught() {
     caught(Sabotage::StopAtRefusal, "early, unreported");
+}
+
+#[test]
+fn an_agent_that_takes_a_sidecar_for_a_pod_that_starts_again_is_caught() {
+    for words in [
+        "is Failed, and all its containers ended with 0",
+        "was lost with the machine, and its end does not say so",
+    ] {
+        caught_within(CATCH_RARE_WITHIN, Sabotage::TrustRestarts, words);
+    }
+}
+
+#[test]
+fn an_agent_that_leaves_pods_without_a_sandbox_is_caught() {
+    caught(Sabotage::LeaveAbandoned, "has lost its sandbox");
 }

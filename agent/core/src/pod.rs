@@ -50,8 +50,11 @@ pub struct PodView {
     pub owner: Owner,
     /// `spec.restartPolicy`.
     pub restart_policy: RestartPolicy,
-    /// Whether any container or init container has its own restart policy or restart rules.
-    pub container_restarts: bool,
+    /// After which exits a kubelet starts a regular container again in the pod's sandbox, as far as
+    /// the container itself says so: the widest of their policies and rules.
+    pub restarts_in_place: RestartPolicy,
+    /// Whether a rule of a container or init container restarts all containers.
+    pub restarts_all: bool,
     /// Names of the init containers that run alongside the others (restartPolicy Always).
     pub sidecars: Vec<String>,
     /// `spec.priority`; 0 if absent.
@@ -168,14 +171,14 @@ pub enum Owner {
 }
 
 /// `spec.restartPolicy`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RestartPolicy {
-    /// Restarts after any exit code.
-    Always,
-    /// Restarts after a non-zero exit code.
-    OnFailure,
     /// Never restarts.
     Never,
+    /// Restarts after a non-zero exit code.
+    OnFailure,
+    /// Restarts after any exit code.
+    Always,
 }
 
 /// `status.phase`; empty counts as Pending.
@@ -232,12 +235,22 @@ impl PodView {
         self.disruption.as_ref().is_some_and(|disruption| disruption.stands)
     }
 
-    /// Whether no container of the pod can run again after it was stopped, not even after a reboot.
+    /// Whether no container of the pod can run again once its sandbox is lost, as it is at a boot.
+    ///
+    /// The pod's own policy alone decides: a kubelet makes no new sandbox for `Never`, whatever its
+    /// containers and sidecars say. ([W20]) A rule that restarts all containers gets one. Only the
+    /// exit code shows whether it matches, so such a pod counts as one that may run again.
     ///
     /// A pod that never ran can still run: the kubelet starts it when the node is back. An earlier
     /// condition would then be on a live pod. ([AP5])
-    pub fn cannot_run_again(&self) -> bool {
-        self.has_run && self.restart_policy == RestartPolicy::Never && !self.container_restarts
+    pub fn ends_with_its_sandbox(&self) -> bool {
+        self.has_run && self.restart_policy == RestartPolicy::Never && !self.restarts_all
+    }
+
+    /// Whether no container of the pod can run again once the regular ones have exited, though its
+    /// sandbox is still there.
+    pub fn ends_with_its_containers(&self) -> bool {
+        self.ends_with_its_sandbox() && self.restarts_in_place == RestartPolicy::Never
     }
 }
 
@@ -256,7 +269,8 @@ pub(crate) mod tests {
             source: PodSource::Api,
             owner: Owner::None,
             restart_policy: RestartPolicy::Always,
-            container_restarts: false,
+            restarts_in_place: RestartPolicy::Always,
+            restarts_all: false,
             sidecars: Vec::new(),
             priority: 0,
             grace_seconds: Some(30),
@@ -278,7 +292,15 @@ pub(crate) mod tests {
             self
         }
         pub(crate) fn never(self) -> Self {
-            self.with(|pod| pod.restart_policy = RestartPolicy::Never)
+            self.restarts(RestartPolicy::Never)
+        }
+        /// With this policy of the pod, which its containers share.
+        pub(crate) fn restarts(self, policy: RestartPolicy) -> Self {
+            self.with(|pod| (pod.restart_policy, pod.restarts_in_place) = (policy, policy))
+        }
+        /// With a native sidecar.
+        pub(crate) fn sidecar(self) -> Self {
+            self.with(|pod| pod.sidecars.push("sidecar".into()))
         }
         pub(crate) fn owner(self, owner: Owner) -> Self {
             self.with(|pod| pod.owner = owner)
@@ -314,16 +336,25 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn only_a_pod_that_ran_and_never_restarts_cannot_run_again() {
+    fn the_pod_s_own_policy_decides_whether_it_survives_its_sandbox() {
+        use RestartPolicy::{Always, Never, OnFailure};
+        let own = |policy| pod("own").never().with(|pod| pod.restarts_in_place = policy);
+        // Whether it ends with its sandbox, and with its containers.
         let table = [
-            (pod("never").never(), true),
-            (pod("always"), false),
-            (pod("on-failure").with(|pod| pod.restart_policy = RestartPolicy::OnFailure), false),
-            (pod("rules").never().with(|pod| pod.container_restarts = true), false),
-            (pod("not-started").never().not_started(), false),
+            (pod("never").never(), true, true),
+            (pod("always"), false, false),
+            (pod("on-failure").restarts(OnFailure), false, false),
+            (pod("sidecar").never().sidecar(), true, true),
+            (own(OnFailure), true, false),
+            (own(Always), true, false),
+            // Its sandbox is built anew, and the container started in it.
+            (pod("once").with(|pod| pod.restarts_in_place = Never), false, false),
+            (own(OnFailure).with(|pod| pod.restarts_all = true), false, false),
+            (pod("not-started").never().not_started(), false, false),
         ];
-        for (pod, expected) in table {
-            assert_eq!(pod.cannot_run_again(), expected, "{}", pod.name);
+        for (pod, sandbox, containers) in table {
+            let found = (pod.ends_with_its_sandbox(), pod.ends_with_its_containers());
+            assert_eq!(found, (sandbox, containers), "{}", pod.name);
         }
     }
 }

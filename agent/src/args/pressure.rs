@@ -80,7 +80,8 @@ pub struct PressureArgs {
     /// because of the pod's own limit: the condition alone, or also DisruptionTarget.
     #[arg(long, value_name = "POLICY", default_value = "tell")]
     node_oom: NodeOom,
-    /// What to do with deleted pods that a dead or hung kubelet does not terminate, once the
+    /// What to do with deleted pods that a dead or hung kubelet does not terminate, and with pods
+    /// that lost their sandbox and that their kubelet neither starts again nor reports, once the
     /// runtime proves that nothing of them runs: write Failed, only report which, or do not check.
     #[arg(long, value_name = "MODE", default_value = "enforce")]
     stuck_pods: Mode,

@@ -45,10 +45,17 @@ impl Listed {
 
     /// The containers that never started and cannot start any more: their sandbox is not ready.
     pub(super) fn stillborn(&self) -> impl Iterator<Item = &Container> {
-        self.containers.iter().filter(|container| {
-            container.state() == ContainerState::Created
-                && !self.ready().any(|sandbox| sandbox.id == container.pod_sandbox_id)
-        })
+        self.containers.iter().filter(|container| self.is_stillborn(container))
+    }
+
+    fn is_stillborn(&self, container: &Container) -> bool {
+        container.state() == ContainerState::Created
+            && !self.ready().any(|sandbox| sandbox.id == container.pod_sandbox_id)
+    }
+
+    /// Whether nothing of the container runs, nor can: it has exited, or was never started.
+    fn is_over(&self, container: &Container) -> bool {
+        container.state() == ContainerState::Exited || self.is_stillborn(container)
     }
 
     /// The sandboxes in which containers can run.
@@ -64,7 +71,7 @@ impl Listed {
                 let mut later = self.containers[at + 1..].iter();
                 later.any(|other| container.name() == other.name())
             };
-            let counts = container.state() != ContainerState::Exited || !replaced();
+            let counts = !self.is_over(container) || !replaced();
             counts.then_some(container)
         })
     }
@@ -81,7 +88,8 @@ impl Container {
 pub(super) async fn read(client: &Client, uid: &PodUid) -> Result<RuntimeState, CriError> {
     let state = async {
         let listed = Listed::read(client, Some(uid)).await?;
-        let containers = listed.latest().map(|container| with_exit(client, container));
+        let containers = listed.latest();
+        let containers = containers.map(|each| with_exit(client, each, listed.is_over(each)));
         Ok(RuntimeState {
             containers: try_join_all(containers).await?,
             sandbox_ready: listed.ready().next().is_some(),
@@ -106,7 +114,7 @@ fn grouped(listed: &Listed) -> Vec<RuntimePod> {
     let containers = listed
         .containers
         .iter()
-        .map(|container| (&container.labels, false, container.state() != ContainerState::Exited));
+        .map(|container| (&container.labels, false, !listed.is_over(container)));
     for (labels, is_static, may_run) in sandboxes.chain(containers) {
         let Some(uid) = labels.get(POD_UID_LABEL) else { continue };
         let label = |key: &str| labels.get(key).cloned().unwrap_or_default();
@@ -126,17 +134,21 @@ fn grouped(listed: &Listed) -> Vec<RuntimePod> {
 }
 
 /// A container, with how it ended if it has. A container that was removed since it was listed keeps
-/// its state from the list.
-async fn with_exit(client: &Client, listed: &Container) -> Result<RuntimeContainer, CriError> {
+/// its state from the list. One that never started has no exit code.
+async fn with_exit(
+    client: &Client,
+    listed: &Container,
+    is_over: bool,
+) -> Result<RuntimeContainer, CriError> {
     let mut container = RuntimeContainer {
         id: listed.id.clone(),
         name: listed.name().to_owned(),
-        exited: listed.state() == ContainerState::Exited,
+        exited: is_over,
         exit_code: None,
         finished_at: None,
         reason: String::new(),
     };
-    if !container.exited {
+    if listed.state() != ContainerState::Exited {
         return Ok(container);
     }
     if let Some(status) = client.container(&listed.id).await? {
@@ -226,11 +238,13 @@ mod tests {
         let listed = Listed {
             containers: vec![
                 container("alive", Created),
+                container("created", Created),
                 container("ended", Exited),
                 Container { labels: BTreeMap::new(), ..container("foreign", Created) },
             ],
             sandboxes: vec![
-                place("alive", PodSandboxState::NotReady, "api"),
+                place("alive", PodSandboxState::Ready, "api"),
+                place("created", PodSandboxState::NotReady, "api"),
                 place("ended", PodSandboxState::NotReady, "api"),
                 place("file", PodSandboxState::Ready, "file"),
                 PodSandbox { labels: of("old"), ..sandbox("old", PodSandboxState::Ready) },
@@ -240,6 +254,8 @@ mod tests {
         let found = found.iter().map(|pod| (pod.pod.name.as_str(), pod.is_static, pod.may_run));
         let expected = [
             ("alive", false, true),
+            // Power went between its creation and its start.
+            ("created", false, false),
             ("ended", false, false),
             ("file", true, true),
             ("old", false, true),

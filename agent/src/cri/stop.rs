@@ -142,8 +142,8 @@ async fn stop_sandboxes(client: &Client, listed: &Listed, time: Time) -> Result<
 }
 
 /// Removes the containers that were created and never started. containerd does not stop a container
-/// that does not run. It would stay "not exited" forever, and the agent could not report the pod's
-/// end. It has no exit code to lose.
+/// that does not run, and a kubelet that comes back would show it as one that is yet to start. It
+/// has no exit code to lose.
 async fn remove_stillborn(client: &Client, uid: &PodUid, time: Time) -> Result<(), CriError> {
     let listed = Listed::read(client, Some(uid)).await?;
     let removals = listed

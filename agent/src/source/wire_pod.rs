@@ -14,6 +14,9 @@ use serde::de::IgnoredAny;
 
 use super::wire_asks::{Amounts, Resources, Volume};
 
+/// Actions of a container's restart rules.
+const RESTART: &str = "Restart";
+const RESTART_ALL: &str = "RestartAllContainers";
 /// The runtime's reason for a container that the kernel killed for lack of memory.
 const OOM_KILLED_REASON: &str = "OOMKilled";
 
@@ -87,9 +90,24 @@ struct Toleration {
 pub(super) struct Container {
     pub(super) name: String,
     restart_policy: Option<String>,
-    restart_policy_rules: Option<Vec<IgnoredAny>>,
+    restart_policy_rules: Option<Vec<RestartRule>>,
     pub(super) resources: Option<Resources>,
     lifecycle: Option<Lifecycle>,
+}
+
+/// What a kubelet does about a container that exits with one of these codes.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RestartRule {
+    action: String,
+    exit_codes: Option<ExitCodes>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ExitCodes {
+    operator: String,
+    values: Option<Vec<i64>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -137,9 +155,10 @@ struct State {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct Terminated {
     reason: Option<String>,
+    exit_code: i64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -171,6 +190,7 @@ impl WirePod {
         };
         let containers = spec.containers.unwrap_or_default();
         let inits = spec.init_containers.unwrap_or_default();
+        let pod_policy = restart_policy(spec.restart_policy.as_deref());
         PodView {
             uid: PodUid(metadata.uid),
             namespace: metadata.namespace,
@@ -179,8 +199,9 @@ impl WirePod {
             resource_version: metadata.resource_version,
             source: if mirror { PodSource::Static } else { PodSource::Api },
             owner,
-            restart_policy: restart_policy(spec.restart_policy.as_deref()),
-            container_restarts: containers.iter().chain(&inits).any(Container::restarts),
+            restart_policy: pod_policy,
+            restarts_in_place: restarts_in_place(&containers, pod_policy),
+            restarts_all: containers.iter().chain(&inits).any(Container::restarts_all),
             sidecars: names(inits.into_iter().filter(Container::is_sidecar)),
             priority: spec.priority.unwrap_or(0),
             grace_seconds: spec.termination_grace_period_seconds.map(seconds),
@@ -201,13 +222,46 @@ impl WirePod {
 }
 
 impl Container {
-    fn restarts(&self) -> bool {
-        let ruled = self.restart_policy_rules.as_ref().is_some_and(|rules| !rules.is_empty());
-        self.restart_policy.is_some() || ruled
+    /// After which exits it starts again: by its own policy and rules, or else by the pod's policy.
+    /// A kubelet reads no rules where the container has no policy. ([API19])
+    fn restarts(&self, pod: RestartPolicy) -> RestartPolicy {
+        let Some(own) = self.restart_policy.as_deref() else { return pod };
+        let own = restart_policy(Some(own));
+        let restarting = || self.rules().filter(|rule| rule.restarts());
+        let first_of_success = self.rules().find(|rule| rule.matches(0));
+        match first_of_success {
+            Some(rule) if rule.restarts() => RestartPolicy::Always,
+            _ if restarting().next().is_some() => own.max(RestartPolicy::OnFailure),
+            _ => own,
+        }
+    }
+
+    fn restarts_all(&self) -> bool {
+        self.rules().any(|rule| rule.action == RESTART_ALL)
+    }
+
+    fn rules(&self) -> impl Iterator<Item = &RestartRule> {
+        self.restart_policy_rules.iter().flatten()
     }
 
     pub(super) fn is_sidecar(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
+    }
+}
+
+impl RestartRule {
+    fn restarts(&self) -> bool {
+        self.action == RESTART || self.action == RESTART_ALL
+    }
+
+    fn matches(&self, code: i64) -> bool {
+        let Some(ExitCodes { operator, values }) = &self.exit_codes else { return false };
+        let among = values.iter().flatten().any(|value| *value == code);
+        match operator.as_str() {
+            "In" => among,
+            "NotIn" => !among,
+            _ => false,
+        }
     }
 }
 
@@ -218,11 +272,13 @@ impl ContainerStatus {
         now || self.restart_count > 0 || self.last_state.as_ref().is_some_and(shown)
     }
 
-    /// Whether it, or its previous run, was killed for lack of memory.
+    /// Whether it, or its previous run, was killed for lack of memory. The runtime gives this
+    /// reason for the kill of any of its processes: a container that then exited with 0 has lived
+    /// on.
     fn oom_killed(&self) -> bool {
         let states = [&self.state, &self.last_state].into_iter().flatten();
         let mut ends = states.filter_map(|state| state.terminated.as_ref());
-        ends.any(|end| end.reason.as_deref() == Some(OOM_KILLED_REASON))
+        ends.any(|end| end.exit_code != 0 && end.reason.as_deref() == Some(OOM_KILLED_REASON))
     }
 
     /// Its name, and the runtime's id without the runtime's prefix.
@@ -292,6 +348,12 @@ fn owner(references: &[OwnerReference]) -> Owner {
         ("apps/v1", "DaemonSet") => Owner::DaemonSet,
         _ => Owner::Other,
     }
+}
+
+/// The widest of what the regular containers do. Init containers and sidecars start again while the
+/// pod lives, and decide nothing about its end.
+fn restarts_in_place(containers: &[Container], pod: RestartPolicy) -> RestartPolicy {
+    containers.iter().map(|container| container.restarts(pod)).max().unwrap_or(pod)
 }
 
 /// The API defaults to Always.
@@ -439,7 +501,8 @@ mod tests {
             source: PodSource::Api,
             owner: Owner::Job,
             restart_policy: RestartPolicy::Never,
-            container_restarts: true,
+            restarts_in_place: RestartPolicy::Never,
+            restarts_all: false,
             sidecars: vec!["side".into()],
             priority: 7,
             grace_seconds: Some(20),
@@ -477,7 +540,8 @@ mod tests {
         assert_eq!((pod.owner, pod.source), (Owner::None, PodSource::Api));
         assert_eq!((pod.phase, pod.restart_policy), (Phase::Pending, RestartPolicy::Always));
         assert_eq!((pod.priority, pod.grace_seconds), (0, None));
-        assert!(!pod.has_run && !pod.container_restarts && !pod.is_terminating());
+        assert_eq!((pod.restarts_in_place, pod.restarts_all), (RestartPolicy::Always, false));
+        assert!(!pod.has_run && !pod.is_terminating());
     }
 
     #[test]
@@ -512,13 +576,67 @@ mod tests {
         }
     }
 
+    /// What the regular containers of a pod with this policy do, and whether all may start anew.
+    fn restarts(pod: &str, list: &str, container: &Value) -> (RestartPolicy, bool) {
+        let mut spec = json!({"restartPolicy": pod, "containers": [{"name": "main"}]});
+        match list {
+            "containers" => spec[list] = json!([container]),
+            list => spec[list] = json!([container, {"name": "init"}]),
+        }
+        let pod = view(json!({"spec": spec}));
+        (pod.restarts_in_place, pod.restarts_all)
+    }
+
     #[test]
-    fn rules_of_a_container_are_a_restart_policy_too() {
-        let rules =
-            json!({"spec": {"containers": [{"restartPolicyRules": [{"action": "Restart"}]}]}});
-        assert!(view(rules).container_restarts);
-        let none = json!({"spec": {"containers": [{"restartPolicyRules": []}]}});
-        assert!(!view(none).container_restarts);
+    fn a_regular_container_s_own_policy_and_rules_come_before_the_pod_s() {
+        use RestartPolicy::{Always, Never, OnFailure};
+        let rule = |action: &str, operator: &str, values: Value| {
+            let codes = json!({"operator": operator, "values": values});
+            json!({"action": action, "exitCodes": codes})
+        };
+        let ruled = |rules: Value| json!({"restartPolicy": "Never", "restartPolicyRules": rules});
+        let own = |policy: &str| json!({"restartPolicy": policy});
+        let on_42 = rule("Restart", "In", json!([42]));
+        let all_on_42 = rule("RestartAllContainers", "In", json!([42]));
+        let table = [
+            ("Never", "containers", json!({}), (Never, false)),
+            ("OnFailure", "containers", json!({}), (OnFailure, false)),
+            ("Never", "containers", own("Never"), (Never, false)),
+            ("Never", "containers", own("OnFailure"), (OnFailure, false)),
+            ("Never", "containers", own("Always"), (Always, false)),
+            ("Always", "containers", own("Never"), (Never, false)),
+            ("Never", "containers", ruled(json!([on_42])), (OnFailure, false)),
+            ("Never", "containers", ruled(json!([])), (Never, false)),
+            ("Never", "containers", ruled(json!([all_on_42])), (OnFailure, true)),
+            (
+                "Never",
+                "containers",
+                ruled(json!([rule("Restart", "In", json!([0]))])),
+                (Always, false),
+            ),
+            (
+                "Never",
+                "containers",
+                ruled(json!([rule("Restart", "NotIn", json!([1]))])),
+                (Always, false),
+            ),
+            (
+                "Never",
+                "containers",
+                ruled(json!([rule("Later", "In", json!([0]))])),
+                (Never, false),
+            ),
+            // Rules without a policy are not admitted, and a kubelet does not read them.
+            ("Never", "containers", json!({"restartPolicyRules": [on_42]}), (Never, false)),
+            // Native sidecars and init containers decide nothing, but for a rule for all.
+            ("Never", "initContainers", own("Always"), (Never, false)),
+            ("Never", "initContainers", own("OnFailure"), (Never, false)),
+            ("Never", "initContainers", ruled(json!([on_42])), (Never, false)),
+            ("Never", "initContainers", ruled(json!([all_on_42])), (Never, true)),
+        ];
+        for (pod, list, container, expected) in table {
+            assert_eq!(restarts(pod, list, &container), expected, "{pod} {container}");
+        }
     }
 
     #[test]
@@ -615,6 +733,8 @@ mod tests {
                 {"name": "before", "state": {"running": {}},
                  "lastState": ended(json!("OOMKilled"))},
                 {"name": "error", "state": ended(json!("Error"))},
+                // A child was killed, and the container did its work all the same.
+                {"name": "well", "state": {"terminated": {"exitCode": 0, "reason": "OOMKilled"}}},
                 {"name": "silent", "state": ended(json!(null)), "lastState": null},
                 {"name": "waits", "state": {"waiting": {"reason": "OOMKilled"}}}],
             "initContainerStatuses": [{"name": "init", "state": ended(json!("OOMKilled"))}],

@@ -445,6 +445,17 @@ async fn a_container_that_was_never_started_is_no_proof_until_it_is_removed() {
     );
 }
 
+/// As after a boot, when power went between its creation and its start.
+#[tokio::test]
+async fn a_container_that_was_only_created_in_a_lost_sandbox_does_not_run() {
+    let node = Node::start();
+    node.cri.pod("a").container("app", Script::NeverStarted).start().await;
+    node.cri.fault(Call::RemoveContainer, "", Fault::Refuse(Code::Internal));
+    let state = node.stop("a", 1, &[]).await.expect("the runtime must answer");
+    assert!(container(&state, "app").exited && state.nothing_runs(), "{state:?}");
+    assert_eq!(exit_codes(&state), [("app", None)]);
+}
+
 #[tokio::test]
 async fn a_sandbox_whose_network_cannot_be_taken_down_is_down() {
     let node = Node::start();

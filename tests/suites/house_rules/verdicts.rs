@@ -2,10 +2,11 @@
 //! that it judges, and no decision.
 
 /// Decisions of the cores that a verdict once borrowed.
-const DECISIONS: [&str; 7] = [
+const DECISIONS: [&str; 8] = [
     "Budget",
     "IndexSet",
-    ".cannot_run_again(",
+    ".ends_with_its_sandbox(",
+    ".ends_with_its_containers(",
     ".is_met(",
     ".node_condition(",
     ".resource()",

@@ -130,6 +130,7 @@ impl Agent {
                 }
             }
             (Part::Stuck, answer) => self.stuck.answered(verb, uid, answer, facts, out),
+            (Part::Abandoned, answer) => self.abandoned.answered(verb, uid, answer, facts, out),
             (Part::Oom, answer) => self.oom.answered(uid, answer, facts, out),
             (Part::Survivors, _) => {}
         }

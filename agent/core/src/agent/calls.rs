@@ -25,6 +25,8 @@ pub(super) enum Part {
     Survivors,
     Eviction,
     Stuck,
+    /// Pods without a sandbox that no kubelet reports.
+    Abandoned,
     Oom,
 }
 
@@ -93,7 +95,8 @@ impl Task {
     fn occupies(&self) -> Option<&PodUid> {
         let Self::Pod(part, verb, uid) = self else { return None };
         let only_asks =
-            matches!(part, Part::OwnMarks | Part::Survivors | Part::Oom) && *verb == Verb::Inspect;
+            matches!(part, Part::OwnMarks | Part::Survivors | Part::Abandoned | Part::Oom)
+                && *verb == Verb::Inspect;
         (!only_asks && *verb != Verb::ExitCheck).then_some(uid)
     }
 }

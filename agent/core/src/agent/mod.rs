@@ -21,6 +21,7 @@
 //! - The agent writes `Failed` at most once per pod and run without a fresh read in between.
 //! - Every write can be repeated: it carries the UID, and a mark carries the time from the journal.
 
+mod abandoned;
 mod answers;
 mod calls;
 mod delay_lock;
@@ -62,6 +63,7 @@ use crate::protocol::journal::Record;
 use crate::shutdown::Mode;
 use crate::shutdown::budget::GRANTED_DEFAULT;
 
+use abandoned::Abandoned;
 use delay_lock::DelayLock;
 use eviction::Evictions;
 use facts::{Facts, News};
@@ -102,6 +104,7 @@ pub struct Agent {
     oom: Oom,
     evictions: Evictions,
     stuck: Stuck,
+    abandoned: Abandoned,
 }
 
 impl Agent {
@@ -126,6 +129,7 @@ impl Agent {
             oom: Oom::default(),
             evictions,
             stuck: Stuck::default(),
+            abandoned: Abandoned::default(),
         };
         agent.report();
         agent
@@ -185,7 +189,7 @@ impl Agent {
         self.follow();
         self.followed = 0;
         let Self { facts, news, out, policies, lock, node, shutdowns, own_marks, .. } = self;
-        let Self { oom, evictions, stuck, .. } = self;
+        let Self { oom, evictions, stuck, abandoned, .. } = self;
         let now = facts.clock.monotonic();
         let news = std::mem::take(news);
 
@@ -205,6 +209,7 @@ impl Agent {
         oom.advance(&news, facts, out);
         evictions.advance(&news, facts, out, own_marks);
         stuck.advance(&news, facts, out);
+        abandoned.advance(facts, out);
         own_marks.audit(facts, out, &|uid| evictions.has(uid));
 
         node.send(facts, out);

@@ -43,13 +43,13 @@ reasons! {
     POD_STUCK = "PodStuckTerminating",
         "The pod was deleted and does not terminate; why, and what can be done.";
     POD_FAILED = "PodFailedByAgent",
-        "The pod was deleted, nothing of it runs, no kubelet reported it: it is Failed now.";
+        "Nothing of the pod runs, and no kubelet reports its end: it is Failed now; why.";
     WOULD_FAIL = "PodWouldFail", "The same under `--stuck-pods=observe`: it would be Failed now.";
     OOM_KILLED = "ContainerOOMKilled",
         "The kernel killed a container for lack of memory; which limit was reached.";
     CHILD_OOM_KILLED = "ChildProcessOOMKilled",
         "The kernel killed a child process in a container for lack of memory; the container runs \
-         on.";
+         on, or exited with 0.";
     OOMD_KILLED = "OomdKilled",
         "systemd-oomd killed the pod's cgroup, or that of one of its containers; why.";
     EVICTED = REASON_EVICTED,

@@ -40,6 +40,11 @@ pub(super) enum Why<'a> {
     Eviction(&'a str),
     /// Another client deleted the pod.
     Deletion,
+    /// The pod has lost its sandbox, and no kubelet reports its end.
+    Abandoned {
+        /// Whether the loss is not the pod's own doing.
+        disrupted: bool,
+    },
     /// A condition of ours is untrue, or missing.
     OwnMark,
 }
@@ -77,6 +82,7 @@ impl Why<'_> {
             Self::Shutdown => Part::Shutdown,
             Self::Eviction(_) => Part::Eviction,
             Self::Deletion => Part::Stuck,
+            Self::Abandoned { .. } => Part::Abandoned,
             Self::OwnMark => Part::OwnMarks,
         }
     }
@@ -98,7 +104,7 @@ impl Why<'_> {
             (Self::Eviction(_), Verb::End) => Rule { rereads: true, ..END },
             (_, Verb::End) => END,
             (Self::Eviction(_), _) => EVICTION,
-            (Self::Deletion, _) => REPORT,
+            (Self::Deletion | Self::Abandoned { .. }, _) => REPORT,
         }
     }
 
@@ -120,7 +126,9 @@ impl Why<'_> {
             (Self::Eviction(_), Verb::Patch(Purpose::Fail)) => {
                 Some("the API refuses its phase, the kubelet reports it")
             }
-            (Self::Shutdown | Self::Deletion, _) => Some("the API refuses its phase"),
+            (Self::Shutdown | Self::Deletion | Self::Abandoned { .. }, _) => {
+                Some("the API refuses its phase")
+            }
             (Self::Eviction(_) | Self::OwnMark, _) => None,
         }
     }
@@ -130,6 +138,7 @@ impl Why<'_> {
         match self {
             Self::Eviction(message) => patches::evicted(pod, at, message),
             Self::Deletion => patches::failed_for_deleter(pod, at),
+            Self::Abandoned { disrupted } => patches::abandoned(pod, at, disrupted),
             Self::Shutdown | Self::OwnMark => patches::failed(pod, at),
         }
     }

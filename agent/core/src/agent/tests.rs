@@ -1,5 +1,6 @@
 //! Tests the agent with scripts: events at given times, and the actions that follow.
 
+mod abandoned;
 mod cancels;
 mod chaos;
 mod driver;

@@ -129,7 +129,7 @@ pub fn mark_reason(pod: &PodView, scope: &Scope) -> Option<MarkReason> {
     if is_ended_by_us(pod, scope) {
         return Some(MarkReason::WillBeEnded);
     }
-    pod.cannot_run_again().then_some(MarkReason::CannotRunAgain)
+    pod.ends_with_its_sandbox().then_some(MarkReason::CannotRunAgain)
 }
 
 /// Orders the marks by value: pods of Jobs with a `podFailurePolicy`, other Jobs' pods, bare pods
@@ -190,7 +190,7 @@ impl Rank {
                 Self::JobThatMayHaveFailurePolicy
             }
             Owner::Job => Self::Job,
-            Owner::None if pod.cannot_run_again() => Self::BareNever,
+            Owner::None if pod.ends_with_its_sandbox() => Self::BareNever,
             _ => Self::Rest,
         }
     }
@@ -268,7 +268,15 @@ mod tests {
             (Assist, job(), Some(CannotRunAgain)),
             (Substitute, job(), Some(CannotRunAgain)),
             (Assist, pod("a"), None),
-            (Assist, job().with(|pod| pod.container_restarts = true), None),
+            // The sandbox goes, and with it what sidecars and containers would restart in.
+            (Assist, job().sidecar(), Some(CannotRunAgain)),
+            (Replace, pod("a").never().sidecar(), Some(CannotRunAgain)),
+            (
+                Assist,
+                job().with(|pod| pod.restarts_in_place = RestartPolicy::Always),
+                Some(CannotRunAgain),
+            ),
+            (Assist, job().with(|pod| pod.restarts_all = true), None),
             (Replace, pod("a").never().owner(Owner::DaemonSet), None),
             (Replace, job().priority(1_000_000_001), Some(CannotRunAgain)),
             (Replace, pod("a").priority(1_000_000_001), None),

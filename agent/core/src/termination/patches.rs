@@ -18,6 +18,10 @@ pub const SHUTDOWN_MESSAGE: &str = "Pod was terminated in response to imminent n
 /// Message of a pod that ran on its node's last boot and was lost with it.
 pub const LOST_MESSAGE: &str = "Pod was lost when its node went down without notice.";
 
+/// Message of a pod without a sandbox, whose kubelet makes no other and reports no end.
+pub const ABANDONED_MESSAGE: &str =
+    "Pod lost its sandbox, and its kubelet makes no other for restartPolicy Never.";
+
 /// Value of the deadline lever; a running pod has already run that long. ([API17])
 pub const DEADLINE_SECONDS: u32 = 1;
 
@@ -88,6 +92,26 @@ pub fn failed(pod: &PodView, at: Timestamp) -> Value {
             "phase": "Failed",
             "reason": REASON_TERMINATED,
             "message": SHUTDOWN_MESSAGE,
+            "observedGeneration": pod.generation,
+            "conditions": conditions,
+        },
+    })
+}
+
+/// Sets `phase=Failed` on a pod that has lost its sandbox, and that its live kubelet neither starts
+/// again nor reports. The annotation makes that kubelet adopt the phase. ([W21], [API16])
+/// `disrupted`: whether the loss is not the pod's own doing.
+pub fn abandoned(pod: &PodView, at: Timestamp, disrupted: bool) -> Value {
+    let mut conditions = not_ready(at);
+    if disrupted && !pod.is_disrupted() {
+        conditions.insert(0, disruption(pod, at, ABANDONED_MESSAGE));
+    }
+    json!({
+        "metadata": proven(pod, at),
+        "status": {
+            "phase": "Failed",
+            "reason": REASON_TERMINATED,
+            "message": ABANDONED_MESSAGE,
             "observedGeneration": pod.generation,
             "conditions": conditions,
         },
@@ -188,8 +212,10 @@ pub fn oom_killed(pod: &PodView, killed_by: &OomKilled<'_>) -> Value {
 pub fn is_ours(disruption: &Disruption, at: Timestamp) -> bool {
     disruption.stands
         && disruption.reason == TERMINATION_BY_KUBELET
-        && (matches!(disruption.message.as_str(), SHUTDOWN_MESSAGE | LOST_MESSAGE)
-            || is_of_pressure(disruption))
+        && (matches!(
+            disruption.message.as_str(),
+            SHUTDOWN_MESSAGE | LOST_MESSAGE | ABANDONED_MESSAGE
+        ) || is_of_pressure(disruption))
         && disruption.since.is_some_and(|since| since.as_second() == at.as_second())
 }
 

@@ -200,19 +200,29 @@ impl PodTermination {
 }
 
 /// Whether the kubelet would let the pod succeed, now that all its containers have exited. The
-/// kubelet then reports the result. The exit codes decide for a pod that is being deleted, whatever
-/// its restart policy. ([AP4], [SD18])
+/// kubelet then reports the result. The exit codes of the regular containers decide, whatever
+/// sidecars do. For a pod that is being deleted, so they do whatever the restart policies. ([AP4],
+/// [SD18])
 pub fn would_succeed(pod: &PodView, runtime: &RuntimeState) -> bool {
-    let restarts = pod.restart_policy == RestartPolicy::Always || pod.container_restarts;
+    let restarts = pod.restarts_in_place == RestartPolicy::Always;
     (pod.is_terminating() || !restarts)
         && !pod.containers.is_empty()
         && pod.containers.iter().all(|name| exited_with_0(name, runtime))
 }
 
-/// Whether the runtime proves that each regular container has exited.
+/// Whether the runtime proves that nothing of the pod runs, and that each regular container has
+/// exited.
 pub fn all_known_exited(pod: &PodView, runtime: &RuntimeState) -> bool {
-    let known = |name: &String| runtime.containers.iter().any(|container| container.name == *name);
-    runtime.nothing_runs() && pod.containers.iter().all(known)
+    runtime.nothing_runs() && regular_exited(pod, runtime)
+}
+
+/// Whether the runtime has each regular container, and none of them runs.
+pub fn regular_exited(pod: &PodView, runtime: &RuntimeState) -> bool {
+    let exited = |name: &String| {
+        let mut of_name = runtime.containers.iter().filter(|each| each.name == *name).peekable();
+        of_name.peek().is_some() && of_name.all(|each| each.exited)
+    };
+    pod.containers.iter().all(exited)
 }
 
 /// Of several containers with one name the last one counts, because the others were restarted.
@@ -242,6 +252,7 @@ mod tests {
     #[test]
     fn a_pod_succeeds_when_the_last_of_each_regular_container_exited_with_0() {
         let never = || pod("a").never();
+        let own = |policy| never().with(|pod| pod.restarts_in_place = policy);
         let two = || never().with(|pod| pod.containers.push("second".into()));
         let table = [
             (never(), vec![exited("main", 0, 1)], true),
@@ -254,7 +265,19 @@ mod tests {
             (two(), vec![exited("main", 0, 1), exited("second", 0, 1)], true),
             (pod("a"), vec![exited("main", 0, 1)], false),
             (pod("a").deleting(5), vec![exited("main", 0, 1)], true),
-            (never().with(|pod| pod.container_restarts = true), vec![exited("main", 0, 1)], false),
+            // A native sidecar is no reason to start them again, nor is a policy of their own that
+            // is only for failures.
+            (never().sidecar(), vec![exited("main", 0, 1), exited("sidecar", 137, 2)], true),
+            (own(RestartPolicy::OnFailure), vec![exited("main", 0, 1)], true),
+            (own(RestartPolicy::OnFailure), vec![exited("main", 1, 1)], false),
+            (own(RestartPolicy::Always), vec![exited("main", 0, 1)], false),
+            (own(RestartPolicy::Always).deleting(5), vec![exited("main", 0, 1)], true),
+            // The container's own policy overrides that of the pod.
+            (
+                pod("a").with(|pod| pod.restarts_in_place = RestartPolicy::Never),
+                vec![exited("main", 0, 1)],
+                true,
+            ),
             (never(), vec![], false),
         ];
         for (row, (pod, containers, expected)) in table.into_iter().enumerate() {

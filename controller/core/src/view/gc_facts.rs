@@ -12,7 +12,7 @@ pub struct GcFacts {
     pub generation: i64,
     /// Whether it is the mirror of a static pod.
     pub is_static: bool,
-    /// Whether a kubelet starts the pod again that has lost its sandbox, as at a boot: the pod's own
+    /// Whether a kubelet starts the pod again that has lost its sandbox, as at a boot: its own
     /// restartPolicy decides, not those of its containers. ([W20])
     pub survives_sandbox: bool,
     pub(super) running_since: WholeSecond,

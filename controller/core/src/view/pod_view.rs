@@ -236,7 +236,7 @@ fn finished(regular: &[WireContainerStatus], conditions: &[WireCondition]) -> Op
 }
 
 /// A container's own policy holds while the pod's sandbox does. A rule that restarts all containers
-/// removes them, and a kubelet makes a new sandbox for a pod without containers. ([W20])
+/// gets a new sandbox, if it matches the exit code, which is not known before. ([W20])
 fn survives_sandbox(spec: &WirePodSpec) -> bool {
     let containers = spec.containers.iter().chain(&spec.init_containers);
     let mut rules = containers.filter_map(|each| each.restart_policy_rules.as_ref()).flatten();

@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use agent_core::pod::{Phase, PodUid, RestartPolicy};
+use agent_core::pod::{Phase, PodUid, PodView, RestartPolicy};
 use serde_json::Value;
 
 use super::graceful::{self, Graceful};
 use super::kubelet_evictions::OwnEvictions;
 use super::kubelet_facts::Place;
+use super::runtime::Container;
 use super::world::{Life, World, name_of};
 use crate::controller::agenda::Moment;
 
@@ -202,7 +203,7 @@ impl World {
             disruption: stored.condition("DisruptionTarget").cloned(),
             forced: None,
             annotations: stored.annotations.clone(),
-            started: self.runtime.sandboxes.contains_key(uid),
+            started: self.runtime.has_run(uid),
             half_reported: false,
             asked: None,
         };
@@ -224,10 +225,15 @@ impl World {
             worker.stage = Stage::Stopped;
             return self.enqueue(uid);
         }
-        if worker.started {
+        if worker.started || self.runtime.has_lost_sandbox(uid) {
             worker.stage = Stage::Up;
             if let Some(grace) = view.deletion_grace_seconds {
                 return self.terminate(uid, grace);
+            }
+            // A container that never ran does not keep a deadline from passing. ([API17])
+            if view.deadline_set && !worker.started {
+                worker.forced = Some(Phase::Failed);
+                return self.terminate(uid, view.grace_seconds.unwrap_or(30));
             }
             let uid = uid.clone();
             let pause = self.random.millis(500, 3_000);
@@ -373,36 +379,73 @@ impl World {
         let view = stored.view();
         let up = self.kubelet.workers.get(uid).is_some_and(|worker| worker.stage == Stage::Up);
         let Some(sandbox) = self.runtime.sandboxes.get(uid).filter(|_| up) else { return };
-        let restarts = |code: i32| match view.restart_policy {
-            _ if view.container_restarts => true,
-            RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => code != 0,
-            RestartPolicy::Never => false,
+        if !sandbox.ready && sandbox.running() == 0 {
+            return self.build_anew(uid, &view);
+        }
+        let exited = |container: &Container| Some((container.habit.clone(), container.exit?.code));
+        let restarts = |container: &Container| {
+            exited(container).is_some_and(|(habit, code)| habit.restarts(view.restart_policy, code))
         };
-        let exits: Vec<(usize, i32)> = sandbox
-            .containers
-            .iter()
-            .enumerate()
-            .filter_map(|(number, container)| Some((number, container.exit?.code)))
-            .collect();
-        // A container that fails repeatedly restarts with growing backoff.
-        let back_off = if self.behaviour.strain.presses { 1 << sandbox.restarts.min(5) } else { 1 };
-        let running = sandbox.running();
-        let again: Vec<usize> =
-            exits.iter().filter(|(_, code)| restarts(*code)).map(|(number, _)| *number).collect();
-        if again.is_empty() && running == 0 {
+        // Sidecars start again for as long as the pod is not over.
+        if !sandbox.works() && !sandbox.regular().any(restarts) {
+            if sandbox.running() == 0 {
+                return self.stopped(uid);
+            }
+            return self.terminate(uid, view.grace_seconds.unwrap_or(30));
+        }
+        let containers = sandbox.containers.iter().enumerate();
+        let again = containers.filter(|(_, c)| restarts(c)).map(|(number, _)| number).collect();
+        self.restart_containers(uid, again, false);
+    }
+
+    /// The sandbox is lost: by a boot, or because the agent stopped it. The pod's own policy
+    /// decides whether the kubelet makes another. ([W20], [W21])
+    fn build_anew(&mut self, uid: &PodUid, view: &PodView) {
+        let Some(sandbox) = self.runtime.sandboxes.get(uid) else { return };
+        let code = |container: &Container| container.exit.map_or(0, |exit| exit.code);
+        let all = view.restarts_all && sandbox.regular().any(|each| code(each) != 0);
+        let stillborn = sandbox.containers.iter().any(|container| container.stillborn);
+        let never = view.restart_policy == RestartPolicy::Never;
+        if sandbox.containers.is_empty() || all || stillborn && !never {
+            return self.start_now(uid);
+        }
+        let restarts =
+            |container: &Container| container.habit.restarts(view.restart_policy, code(container));
+        if never {
+            // A container that would start, or start again, has no sandbox for it. It keeps the
+            // phase.
+            if !stillborn && !sandbox.regular().any(restarts) {
+                self.stopped(uid);
+            }
+            return;
+        }
+        // What is to run once has run; everything else starts again, whatever its own policy.
+        let once = |container: &Container| {
+            let policy = container.habit.own.unwrap_or(view.restart_policy);
+            policy == RestartPolicy::OnFailure && code(container) == 0
+        };
+        if sandbox.regular().all(once) {
             return self.stopped(uid);
         }
-        for number in again {
+        let containers = sandbox.containers.iter().enumerate();
+        let again = containers.filter(|(_, c)| !once(c)).map(|(number, _)| number).collect();
+        self.restart_containers(uid, again, true);
+    }
+
+    fn restart_containers(&mut self, uid: &PodUid, numbers: Vec<usize>, anew: bool) {
+        let restarts = self.runtime.sandboxes.get(uid).map_or(0, |sandbox| sandbox.restarts);
+        // A container that fails repeatedly restarts with growing backoff.
+        let back_off = if self.behaviour.strain.presses { 1 << restarts.min(5) } else { 1 };
+        for number in numbers {
             let pause = self.random.millis(200, 3_000) * back_off;
             let (uid, life) = (uid.clone(), Life::Kubelet(self.kubelet.run));
-            self.after(pause, life, move |w| w.restart_container(&uid, number));
+            self.after(pause, life, move |w| w.restart_container(&uid, number, anew));
         }
     }
 
-    fn restart_container(&mut self, uid: &PodUid, number: usize) {
+    fn restart_container(&mut self, uid: &PodUid, number: usize, anew: bool) {
         let up = self.kubelet.workers.get(uid).is_some_and(|worker| worker.stage == Stage::Up);
-        let sandbox = self.runtime.sandboxes.get(uid);
+        let sandbox = self.runtime.sandboxes.get(uid).filter(|sandbox| sandbox.ready || anew);
         let exited =
             sandbox.is_some_and(|s| s.containers.get(number).is_some_and(|c| c.exit.is_some()));
         let habit = self.scripts.get(uid).and_then(|script| script.habits.get(number).cloned());

@@ -71,6 +71,8 @@ pub(super) struct Ledger {
     pub(super) kubelet_was_armed: bool,
     /// The pods as the watch reported them to the agent's process.
     pub(super) reported: BTreeMap<PodUid, PodView>,
+    /// When it got its first list of them.
+    pub(super) listed_at: Option<Moment>,
     /// When the watch reported a pod's final phase to it.
     pub(super) reported_terminal: BTreeMap<PodUid, Moment>,
     pub(super) reported_not_ready: bool,
@@ -121,6 +123,7 @@ impl Ledger {
     /// The knowledge of a process is gone with it.
     pub(super) fn process_ends(&mut self) {
         self.reported.clear();
+        self.listed_at = None;
         self.reported_terminal.clear();
         self.reported_not_ready = false;
         self.reported_kubelet = None;
@@ -191,6 +194,7 @@ impl World {
         match event {
             Event::PodsListed(views) => {
                 ledger.reported.clear();
+                ledger.listed_at.get_or_insert(now);
                 for view in views {
                     ledger.reported_of(view.clone(), now);
                 }
@@ -318,6 +322,7 @@ impl World {
                     && !before.is_terminal()
                 {
                     self.judge_terminal(&uid, &before, stored);
+                    self.judge_lost(&before, stored);
                 }
             }
             Change::Gone(stored) => {

@@ -37,7 +37,7 @@ impl World {
                 grace_seconds: Some(60),
                 ..blank("agent")
             };
-            let habits = vec![Habit { on_term: None, own_end: None, unkillable: false }];
+            let habits = vec![Habit::default()];
             let starts_after = Some(Duration::ZERO);
             let script = Script { habits, starts_after, pull: None, needs: Needs::default() };
             self.scripts.insert(own, script);
@@ -73,7 +73,6 @@ impl World {
         };
         if never {
             view.restart_policy = RestartPolicy::Never;
-            view.container_restarts = random.percent(8);
         } else if matches!(view.owner, Owner::Job) {
             view.restart_policy = RestartPolicy::OnFailure;
         }
@@ -84,8 +83,9 @@ impl World {
             _ => 0,
         };
         view.grace_seconds = *random.pick(&[Some(30), Some(30), Some(1), Some(5), Some(600), None]);
-        let script = script(random, matches!(view.owner, Owner::Job));
+        let mut script = script(random, matches!(view.owner, Owner::Job));
         view.containers = (0..script.habits.len()).map(|number| format!("main-{number}")).collect();
+        vary(&mut self.shape_random, &mut script, &mut view);
         let script = self.strained(script, &mut view);
         self.scripts.insert(view.uid.clone(), script);
         let deleted = self.random.percent(4);
@@ -113,7 +113,9 @@ impl World {
             namespace: like.namespace.clone(),
             owner: like.owner,
             restart_policy: like.restart_policy,
-            container_restarts: like.container_restarts,
+            restarts_in_place: like.restarts_in_place,
+            restarts_all: like.restarts_all,
+            sidecars: like.sidecars.clone(),
             priority: like.priority,
             grace_seconds: like.grace_seconds,
             containers,
@@ -163,9 +165,9 @@ impl World {
         };
         self.log(|w| {
             let PodView { name, owner, restart_policy, priority, grace_seconds, .. } = &view;
-            let rules = view.container_restarts;
+            let own = (view.restarts_in_place, view.restarts_all, view.sidecars.len());
             let script = &w.scripts[&view.uid];
-            let shape = format!("{owner:?} {restart_policy:?} rules={rules} priority={priority}");
+            let shape = format!("{owner:?} {restart_policy:?} own={own:?} priority={priority}");
             let end = format!("grace={grace_seconds:?} finalizer={finalizer} {script:?}");
             format!("bound     {name} {shape} {end}")
         });
@@ -184,7 +186,8 @@ fn blank(name: &str) -> PodView {
         source: PodSource::Api,
         owner: Owner::Other,
         restart_policy: RestartPolicy::Always,
-        container_restarts: false,
+        restarts_in_place: RestartPolicy::Always,
+        restarts_all: false,
         sidecars: Vec::new(),
         priority: 0,
         grace_seconds: Some(30),
@@ -212,9 +215,39 @@ fn script(random: &mut Random, works: bool) -> Script {
             5 => Some((random.millis(1_000, 25_000), 143)),
             _ => Some((random.millis(1, 500), 143)),
         };
-        Habit { on_term, own_end: ends.then_some((end, code)), unkillable: false }
+        Habit { on_term, own_end: ends.then_some((end, code)), ..Habit::default() }
     });
     let habits = habits.collect();
     let starts_after = random.percent(94).then(|| random.millis(100, 5_000));
     Script { habits, starts_after, pull: None, needs: Needs::default() }
 }
+
+/// Gives some pods a native sidecar, a container with a restart policy of its own, or an image that
+/// takes its time.
+fn vary(random: &mut Random, script: &mut Script, view: &mut PodView) {
+    if random.percent(20) {
+        let first = random.below(script.habits.len());
+        script.habits[first].own = Some(*random.pick(&OWN_POLICIES));
+        // It starts all again after each failure.
+        view.restarts_all = random.percent(10);
+        if view.restarts_all {
+            script.habits[first].own = Some(RestartPolicy::OnFailure);
+        }
+    }
+    let policies = script.habits.iter().map(|habit| habit.own.unwrap_or(view.restart_policy));
+    view.restarts_in_place = policies.max().unwrap_or(view.restart_policy);
+    if random.percent(25) {
+        let on_term = random.percent(80).then(|| (random.millis(1, 2_000), 0));
+        // Some fall over now and then, and start again.
+        let own_end = random.percent(20).then(|| (random.millis(5_000, 60_000), 1));
+        view.sidecars.push(format!("sidecar-{}", script.habits.len()));
+        script.habits.push(Habit { on_term, own_end, sidecar: true, ..Habit::default() });
+    }
+    if random.percent(8) {
+        let lasts = Some(random.millis(5_000, 120_000));
+        script.pull = Some(Pull { has_sandbox: random.percent(80), lasts, starts: true });
+    }
+}
+
+const OWN_POLICIES: [RestartPolicy; 3] =
+    [RestartPolicy::Never, RestartPolicy::OnFailure, RestartPolicy::Always];

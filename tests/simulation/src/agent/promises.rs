@@ -18,6 +18,9 @@ pub(super) const SHUTDOWN_MESSAGE: &str =
     "Pod was terminated in response to imminent node shutdown.";
 /// The agent's message for a pod that went with its node. ([W5])
 pub(super) const LOST_MESSAGE: &str = "Pod was lost when its node went down without notice.";
+/// The agent's message for a pod without a sandbox, which no kubelet starts or reports. ([W21])
+pub(super) const ABANDONED_MESSAGE: &str =
+    "Pod lost its sandbox, and its kubelet makes no other for restartPolicy Never.";
 /// systemd's default of InhibitDelayMaxSec.
 pub(super) const DELAY_DEFAULT: Duration = Duration::from_secs(5);
 /// What a lock may last beyond the periods of the priority groups. ([AP13])
@@ -88,9 +91,16 @@ pub(super) fn is_terminal(view: &PodView) -> bool {
     view.phase == Phase::Succeeded || view.phase == Phase::Failed
 }
 
-/// Whether the pod that ran has had its only run: none of its containers restarts. ([AP5])
+/// Whether the pod that ran has had its only run once its containers have exited: none of those
+/// that decide about its end restarts. ([AP5])
 pub(super) fn had_its_only_run(view: &PodView) -> bool {
-    view.restart_policy == RestartPolicy::Never && view.has_run && !view.container_restarts
+    view.has_run && lasts_one_sandbox(view) && view.restarts_in_place == RestartPolicy::Never
+}
+
+/// Whether the pod ends with its sandbox, as at a boot: sidecars and containers with a policy of
+/// their own restart only in it. ([W20])
+pub(super) fn lasts_one_sandbox(view: &PodView) -> bool {
+    view.restart_policy == RestartPolicy::Never && !view.restarts_all
 }
 
 /// The amount of a threshold's limit, of this capacity. ([EV20])

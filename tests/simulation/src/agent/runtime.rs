@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use agent_core::pod::PodUid;
+use agent_core::pod::{PodUid, RestartPolicy};
 use agent_core::protocol::event::{RuntimeContainer, RuntimeState};
 
 use super::api::Shown;
@@ -12,7 +12,7 @@ use super::world::{Life, World, name_of};
 use crate::controller::agenda::Moment;
 
 /// What a container does by itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Habit {
     /// After SIGTERM: delay and exit code; `None` ignores the signal.
     pub(super) on_term: Option<(Duration, i32)>,
@@ -20,12 +20,28 @@ pub(super) struct Habit {
     pub(super) own_end: Option<(Duration, i32)>,
     /// Whether it waits for a device, so that no signal reaches it.
     pub(super) unkillable: bool,
+    /// Whether it is a native sidecar, which stops last. Sidecars follow the others.
+    pub(super) sidecar: bool,
+    /// A restart policy of its own.
+    pub(super) own: Option<RestartPolicy>,
+}
+
+impl Habit {
+    /// Whether a kubelet starts it again in the pod's sandbox after this exit. ([API19])
+    pub(super) fn restarts(&self, pod: RestartPolicy, code: i32) -> bool {
+        match self.own.unwrap_or(pod) {
+            _ if self.sidecar => true,
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => code != 0,
+            RestartPolicy::Never => false,
+        }
+    }
 }
 
 /// One run of a container.
 #[derive(Clone, Debug)]
 pub(super) struct Container {
-    habit: Habit,
+    pub(super) habit: Habit,
     /// Number of the run; an event meant for an earlier run has no effect.
     pub(super) run: u64,
     pub(super) exit: Option<Exit>,
@@ -34,12 +50,29 @@ pub(super) struct Container {
     /// When the kernel killed one of its processes and freed its memory.
     pub(super) relieved: Option<Moment>,
     pub(super) oom_killed: bool,
+    /// Whether it was only created: power went before its start.
+    pub(super) stillborn: bool,
     /// How often the OOM killer killed one of its processes.
     pub(super) kills: u32,
     pub(super) terminating: bool,
 }
 
 impl Container {
+    fn stillborn(habit: Habit, run: u64, at: jiff::Timestamp, since: Moment) -> Self {
+        Self {
+            habit,
+            run,
+            exit: Some(Exit { code: 0, at, since }),
+            started_at: at,
+            began: since,
+            relieved: None,
+            oom_killed: false,
+            stillborn: true,
+            kills: 0,
+            terminating: false,
+        }
+    }
+
     pub(super) fn is_unkillable(&self) -> bool {
         self.habit.unkillable
     }
@@ -64,6 +97,8 @@ pub(super) struct Sandbox {
     pub(super) restarts: u32,
     /// Whether the previous run of the first container was OOM-killed.
     last_killed: bool,
+    /// Whether all its containers are to stop: the sidecars after the others.
+    stopping: bool,
 }
 
 /// The container runtime.
@@ -79,6 +114,21 @@ impl Sandbox {
     pub(super) fn running(&self) -> usize {
         self.containers.iter().filter(|container| container.exit.is_none()).count()
     }
+
+    /// The containers that decide about the pod's phase.
+    pub(super) fn regular(&self) -> impl Iterator<Item = &Container> {
+        self.containers.iter().filter(|container| !container.habit.sidecar)
+    }
+
+    /// Whether a regular container runs.
+    pub(super) fn works(&self) -> bool {
+        self.regular().any(|container| container.exit.is_none())
+    }
+}
+
+/// The name of a container in its pod.
+fn named(number: usize, container: &Container) -> String {
+    format!("{}-{number}", if container.habit.sidecar { "sidecar" } else { "main" })
 }
 
 impl Runtime {
@@ -87,14 +137,27 @@ impl Runtime {
         self.sandboxes.get(uid).map_or(0, Sandbox::running)
     }
 
+    /// Whether a container of the pod has run: one that still pulls its images has none.
+    pub(super) fn has_run(&self, uid: &PodUid) -> bool {
+        let sandbox = self.sandboxes.get(uid);
+        sandbox.is_some_and(|sandbox| sandbox.containers.iter().any(|each| !each.stillborn))
+    }
+
+    /// Whether the pod has containers and no sandbox any more, so that none of them runs or can.
+    pub(super) fn has_lost_sandbox(&self, uid: &PodUid) -> bool {
+        self.sandboxes.get(uid).is_some_and(|sandbox| {
+            !sandbox.ready && sandbox.running() == 0 && !sandbox.containers.is_empty()
+        })
+    }
+
     /// What a kubelet reports of the pod's containers; times are in whole seconds.
     pub(super) fn shown(&self, uid: &PodUid) -> Shown {
         let Some(sandbox) = self.sandboxes.get(uid) else { return Shown::default() };
-        let running = sandbox.containers.iter().filter(|c| c.exit.is_none());
+        let running = sandbox.regular().filter(|c| c.exit.is_none());
         let first = sandbox.containers.first();
         let killed = sandbox.last_killed || first.is_some_and(|first| first.oom_killed);
         let containers = sandbox.containers.iter().enumerate();
-        let ids = containers.map(|(n, c)| (format!("main-{n}"), format!("c{}", c.run)));
+        let ids = containers.map(|(n, c)| (named(n, c), format!("c{}", c.run)));
         Shown {
             running_since: running.map(|container| container.started_at).max(),
             ids: ids.collect(),
@@ -103,18 +166,19 @@ impl Runtime {
         }
     }
 
-    /// Whether the pod had containers, and all of them exited with 0.
+    /// Whether the pod had regular containers, and all of them exited with 0.
     pub(super) fn ended_well(&self, uid: &PodUid) -> bool {
         self.sandboxes.get(uid).is_some_and(|sandbox| {
-            let ended_well = |c: &Container| c.exit.is_some_and(|exit| exit.code == 0);
-            !sandbox.containers.is_empty() && sandbox.containers.iter().all(ended_well)
+            let ended_well =
+                |c: &Container| !c.stillborn && c.exit.is_some_and(|exit| exit.code == 0);
+            !sandbox.containers.is_empty() && sandbox.regular().all(ended_well)
         })
     }
 
-    /// When the last container of the pod ended; `None` while one runs, or without any.
+    /// When the last regular container of the pod ended; `None` while one runs, or without any.
     pub(super) fn all_ended_at(&self, uid: &PodUid) -> Option<Moment> {
-        let containers = &self.sandboxes.get(uid)?.containers;
-        let ends = containers.iter().map(|container| Some(container.exit?.since));
+        let containers = self.sandboxes.get(uid)?.regular();
+        let ends = containers.map(|container| Some(container.exit?.since));
         ends.collect::<Option<Vec<Moment>>>()?.into_iter().max()
     }
 
@@ -148,16 +212,17 @@ impl Runtime {
         let containers = sandbox.containers.iter().enumerate().map(|(number, container)| {
             let reason = match container.exit {
                 None => "",
+                Some(_) if container.stillborn => "",
                 Some(_) if container.oom_killed => "OOMKilled",
                 Some(exit) if exit.code == 0 => "Completed",
                 Some(_) => "Error",
             };
             RuntimeContainer {
                 id: format!("c{}", container.run),
-                name: format!("main-{number}"),
+                name: named(number, container),
                 exited: container.exit.is_some(),
-                exit_code: container.exit.map(|exit| exit.code),
-                finished_at: container.exit.map(|exit| exit.at),
+                exit_code: container.exit.filter(|_| !container.stillborn).map(|exit| exit.code),
+                finished_at: container.exit.filter(|_| !container.stillborn).map(|exit| exit.at),
                 reason: reason.into(),
             }
         });
@@ -171,7 +236,7 @@ impl World {
     pub(super) fn start_containers(&mut self, uid: &PodUid, habits: &[Habit]) {
         self.kernel.pods.entry(uid.clone()).or_default();
         let sandbox = self.runtime.sandboxes.entry(uid.clone()).or_default();
-        sandbox.ready = true;
+        (sandbox.ready, sandbox.stopping) = (true, false);
         sandbox.containers = Vec::new();
         for (number, habit) in habits.iter().enumerate() {
             self.start_container(uid, number, habit.clone());
@@ -190,7 +255,7 @@ impl World {
         }
         let began = self.now();
         let Some(sandbox) = self.runtime.sandboxes.get_mut(uid) else { return };
-        sandbox.ready = true;
+        (sandbox.ready, sandbox.stopping) = (true, false);
         let container = Container {
             habit,
             run,
@@ -199,6 +264,7 @@ impl World {
             began,
             relieved: None,
             oom_killed: false,
+            stillborn: false,
             kills: 0,
             terminating: false,
         };
@@ -213,12 +279,16 @@ impl World {
         }
     }
 
-    /// SIGTERM to all containers of the pod that have not received it.
+    /// SIGTERM to all containers of the pod that have not received it; to sidecars once no other
+    /// runs any more. ([AP25])
     pub(super) fn term(&mut self, uid: &PodUid) {
         let Some(sandbox) = self.runtime.sandboxes.get_mut(uid) else { return };
         let mut ends = Vec::new();
+        sandbox.stopping = true;
+        let works = sandbox.works();
         for (number, container) in sandbox.containers.iter_mut().enumerate() {
-            if container.exit.is_none() && !container.terminating {
+            let waits = container.habit.sidecar && works;
+            if container.exit.is_none() && !container.terminating && !waits {
                 container.terminating = true;
                 ends.extend(
                     container
@@ -266,8 +336,12 @@ impl World {
         if number == 0 {
             sandbox.left_behind = disk;
         }
+        let sidecars_stop = sandbox.stopping && !sandbox.works();
         let name = name_of(uid);
         self.log(|_| format!("runtime   {name} container {number} exits with {code}"));
+        if sidecars_stop {
+            self.term(uid);
+        }
         self.container_exited(uid);
         self.stops_progress(uid);
     }
@@ -284,10 +358,18 @@ impl World {
         });
     }
 
-    /// The machine powers off: nothing runs any more, and no event reports it.
+    /// The machine powers off: nothing runs any more, and no event reports it. Some containers were
+    /// created a moment before. ([W21])
     pub(super) fn cut_containers(&mut self) {
         let (at, since) = (self.wall(), self.now());
-        for sandbox in self.runtime.sandboxes.values_mut() {
+        for (uid, sandbox) in &mut self.runtime.sandboxes {
+            let pulled = sandbox.ready && sandbox.containers.is_empty();
+            let habit = self.scripts.get(uid).and_then(|script| script.habits.first());
+            if let Some(habit) = habit.filter(|_| pulled && self.shape_random.percent(40)) {
+                self.runtime.runs += 1;
+                let run = self.runtime.runs;
+                sandbox.containers.push(Container::stillborn(habit.clone(), run, at, since));
+            }
             sandbox.ready = false;
             for container in &mut sandbox.containers {
                 container.exit.get_or_insert(Exit { code: 255, at, since });

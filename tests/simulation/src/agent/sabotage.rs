@@ -2,6 +2,7 @@
 
 use agent_core::protocol::action::{Action, Purpose, Reach};
 
+use super::promises;
 use super::world::World;
 
 /// A mistake.
@@ -65,11 +66,15 @@ pub enum Sabotage {
     NeverUnstick,
     /// Treats one refusal as a refusal of everything.
     StopAtRefusal,
+    /// Believes that a pod with a sidecar, or with a container's own restart policy, starts again.
+    TrustRestarts,
+    /// Believes that it failed pods without a sandbox, and does not.
+    LeaveAbandoned,
 }
 
 impl Sabotage {
     /// All mistakes.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 31] = [
         Self::DropAcks,
         Self::ReleaseAtOnce,
         Self::NeverRelease,
@@ -99,6 +104,8 @@ impl Sabotage {
         Self::FailOften,
         Self::NeverUnstick,
         Self::StopAtRefusal,
+        Self::TrustRestarts,
+        Self::LeaveAbandoned,
     ];
 }
 
@@ -113,6 +120,10 @@ impl World {
             | (Sabotage::KeepTaint, Action::Taint { present: false })
             | (Sabotage::NeverRevoke, Action::PatchStatus { purpose: Purpose::Clear, .. })
             | (Sabotage::NeverMark, Action::PatchStatus { purpose: Purpose::Mark, .. }) => None,
+            (
+                Sabotage::LeaveAbandoned,
+                Action::PatchStatus { purpose: Purpose::Fail, body, .. },
+            ) if body["status"]["message"] == promises::ABANDONED_MESSAGE => None,
             (Sabotage::ReleaseAtOnce, Action::Journal(records)) => {
                 if self.ledger.shutdown.is_some() && self.logind.agent_lock.is_some() {
                     self.forge(Action::ReleaseLock);

@@ -4,15 +4,26 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use agent_core::agent::Enforcement;
 use agent_core::pod::{PodUid, RestartPolicy};
 use agent_core::shutdown::Mode;
 
+use serde_json::Value;
+
+use super::api::Stored;
 use super::kubelet::{Health, Stage as Worker};
 use super::logind::Stage;
+use super::promises;
 use super::scenario::Behaviour;
 use super::situations::Met;
 use super::world::{Life, World, name_of};
 
+/// How long next to a live kubelet until the agent must have ended a pod without a sandbox.
+const ENDS_ABANDONED: Duration = Duration::from_secs(150);
+/// How long before a boot a pod must have started to be surely older, whatever the clocks.
+const RAN_BEFORE: Duration = Duration::from_secs(30);
+/// How long after its first list the agent may need to mark what its node has lost.
+const TELLS_LOST: Duration = Duration::from_secs(3);
 /// How often the checks run.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How many checks in a row may find something untidy.
@@ -100,7 +111,11 @@ impl World {
             // The runtime carries out a stop that began before the cancel: the mark states why the
             // pod ends.
             let dying = dying || self.is_being_stopped(uid);
-            let lives = self.runtime.running(uid) > 0 && stored.deletion().is_none();
+            // Its sidecars run until a kubelet stops them, and do not make it live.
+            let over = promises::had_its_only_run(&stored.view())
+                && self.runtime.all_ended_at(uid).is_some();
+            let runs = self.runtime.running(uid) > 0;
+            let lives = runs && !over && stored.deletion().is_none();
             let lever = stored.active_deadline.is_some();
             // Only the runtime tells which of them a stop without an answer has reached.
             let known = self.runtime.answers;
@@ -197,8 +212,7 @@ impl World {
         let Some((stored, gone)) = self.ledger.last.get(uid).cloned() else { return };
         let Some(nature) = self.ledger.natures.get(uid).cloned() else { return };
         let name = stored.name().to_owned();
-        let never =
-            nature.view.restart_policy == RestartPolicy::Never && !nature.view.container_restarts;
+        let never = promises::lasts_one_sandbox(&nature.view);
         let cut = self.ledger.cut.contains(uid);
         if cut && never && stored.is_terminal() && !nature.is_static && !nature.is_own {
             if stored.is_disrupted() {
@@ -215,6 +229,7 @@ impl World {
         }
         if !gone {
             self.check_stuck_end(uid, &stored);
+            self.check_abandoned_end(uid, &stored);
         }
         self.check_oom_end(uid, &stored, gone);
         let works = self.on && self.kubelet.health == Health::Live;
@@ -234,6 +249,77 @@ impl World {
         if works && stored.is_terminal() && !nature.is_static && !stays {
             let words = || format!("{name} is {:?} and runs at the end", stored.phase());
             self.judge(Met::EndedAtEnd, running, words);
+        }
+    }
+
+    /// Judges the end of a pod that the power cut: an agent that had the time has said by then that
+    /// its node was lost. ([W5], [W20])
+    pub(super) fn judge_lost(&mut self, before: &Stored, after: &Stored) {
+        let (uid, now) = (before.uid(), self.now());
+        let Some(nature) = self.ledger.natures.get(uid) else { return };
+        let lost = self.ledger.cut.contains(uid)
+            && promises::lasts_one_sandbox(&nature.view)
+            && !nature.is_static
+            && before.deletion().is_none();
+        let since = before.shown().running_since;
+        let long_before = since.zip(self.boot_wall).is_some_and(|(since, boot)| {
+            Duration::try_from(boot.duration_since(since)).is_ok_and(|ago| ago > RAN_BEFORE)
+        });
+        let settings = &self.behaviour.settings;
+        let able = self.behaviour.strict && settings.enforce && settings.in_flight_max >= 4;
+        let has_time = self.ledger.listed_at.is_some_and(|at| at + TELLS_LOST < now);
+        if lost && long_before && able && has_time && self.may_be_marked(uid, now) {
+            let name = before.name().to_owned();
+            let words = || format!("{name} was lost with the machine, and its end does not say so");
+            self.judge(Met::LostMarked, !after.is_disrupted(), words);
+        }
+    }
+
+    /// Judges the phase of a pod without a sandbox when the API accepts it.
+    pub(super) fn judge_abandoned(&mut self, before: &Stored, body: &Value) {
+        if body["status"]["message"] != promises::ABANDONED_MESSAGE {
+            return;
+        }
+        let (uid, view) = (before.uid(), before.view());
+        let never = RestartPolicy::Never;
+        let reported = view.restarts_in_place == never && self.runtime.ended_well(uid);
+        let comes_back = view.restart_policy != never || !self.runtime.has_lost_sandbox(uid);
+        let name = before.name().to_owned();
+        let words = || format!("{name} is Failed for its sandbox, and goes on or is reported");
+        self.judge(Met::AbandonedFailed, reported || comes_back, words);
+    }
+
+    /// Checks that no pod waits for ever in a sandbox that it has lost. ([W21])
+    fn check_abandoned_end(&mut self, uid: &PodUid, stored: &Stored) {
+        let settings = &self.behaviour.settings;
+        let able = self.on
+            && self.process.is_some()
+            && settings.enforce
+            && settings.runtime
+            && settings.features.stuck_pods == Enforcement::Enforce
+            && self.runtime.answers
+            && self.behaviour.forbidden.is_none()
+            && !self.behaviour.refusing.protects_marks();
+        let since =
+            self.ledger.settling_since.map(|at| at.max(self.ledger.pressure.kubelet_changed_at));
+        let works = self.kubelet.health == Health::Live
+            && self.logind.stage == Stage::Idle
+            && since.is_some_and(|at| self.now() > at + ENDS_ABANDONED);
+        let view = stored.view();
+        let lost = view.restart_policy == RestartPolicy::Never
+            && stored.deletion().is_none()
+            && !self.ledger.is_static(uid)
+            && !self.is_own(uid)
+            && self.runtime.has_lost_sandbox(uid);
+        if able && works && lost {
+            let words = || {
+                format!(
+                    "{} has lost its sandbox, and is {:?} at the end",
+                    stored.name(),
+                    stored.phase()
+                )
+            };
+            self.judge(Met::SandboxLost, !stored.is_terminal(), words);
         }
     }
 

@@ -96,6 +96,7 @@ situations! {
     GoneAfterDeletion: "the object of a pod goes that the agent deleted";
     CutPod: "a pod that must be marked runs at the power-off";
     CutMarked: "a marked pod that ran at the power-off ends";
+    LostMarked: "a pod ends after the boot that the agent had the time to mark";
     EarlyRelease: "the agent releases its lock early";
     ProtectedAtRelease: "the agent releases its lock early, with a protected pod unreported";
 
@@ -112,6 +113,8 @@ situations! {
     EndSettled: "a world ends with the machine on";
     DeletedAtEnd: "a deleted pod must be gone at the end";
     EndedAtEnd: "a pod has ended at the end, and must not run";
+    SandboxLost: "a pod that no kubelet starts again has lost its sandbox";
+    AbandonedFailed: "a Failed arrives of a pod that has lost its sandbox";
 
     // Pressure.
     EvictedEvent: "an eviction is reported by an event";

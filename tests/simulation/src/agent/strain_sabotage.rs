@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use agent_core::pod::PodUid;
+use agent_core::pod::{PodUid, PodView, RestartPolicy};
 use agent_core::protocol::action::{Action, PodRef, Purpose, Reach};
 use agent_core::protocol::event::{ActionResult, Event, RuntimeState};
 use epilogue_common::names::oom_reason::{CONTAINER_LIMIT, NODE_OUT_OF_MEMORY};
@@ -176,6 +176,14 @@ impl World {
                 kill.container_lives = Some(false);
                 Event::OomKilled(kill)
             }
+            (Some(Sabotage::TrustRestarts), Event::PodsListed(mut pods)) => {
+                pods.iter_mut().for_each(trust_restarts);
+                Event::PodsListed(pods)
+            }
+            (Some(Sabotage::TrustRestarts), Event::PodObserved(mut pod)) => {
+                trust_restarts(&mut pod);
+                Event::PodObserved(pod)
+            }
             (_, event) => event,
         }
     }
@@ -204,6 +212,12 @@ impl World {
             }
             (_, result) => result,
         }
+    }
+}
+
+fn trust_restarts(pod: &mut PodView) {
+    if !pod.sidecars.is_empty() || pod.restarts_in_place != pod.restart_policy {
+        (pod.restarts_in_place, pod.restarts_all) = (RestartPolicy::Always, true);
     }
 }
 

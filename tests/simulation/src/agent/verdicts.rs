@@ -290,6 +290,7 @@ impl World {
             let words = || format!("{name} is Failed without DisruptionTarget");
             self.judge(Met::FailInShutdown, !after.is_disrupted(), words);
         }
+        self.judge_abandoned(before, body);
         let ready = after.condition("Ready").is_some_and(|ready| ready["status"] == "False");
         if !ready {
             self.violate(&format!("{name} is Failed and Ready"));
@@ -300,7 +301,7 @@ impl World {
             ));
         }
         let view = before.view();
-        let ends = view.restart_policy != RestartPolicy::Always && !view.container_restarts;
+        let ends = view.restarts_in_place != RestartPolicy::Always;
         if ends {
             let well = self.runtime.ended_well(before.uid());
             let words = || format!("{name} is Failed, and all its containers ended with 0");
@@ -377,8 +378,7 @@ impl World {
             .as_ref()
             .is_some_and(|shutdown| shutdown.heard && shutdown.pods.contains(uid));
         let reported_pods = self.ledger.reported.get(uid).is_some_and(|view| view.has_run);
-        let candidate = nature.view.restart_policy == RestartPolicy::Never
-            && !nature.view.container_restarts
+        let candidate = promises::lasts_one_sandbox(&nature.view)
             && !nature.is_static
             && nature.view.owner != Owner::DaemonSet
             && nature.view.priority <= self.behaviour.settings.priority_max;

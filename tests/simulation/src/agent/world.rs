@@ -93,6 +93,8 @@ pub(super) struct World {
     pub(super) cross_random: Random,
     /// And the controllers that replace what has ended.
     pub(super) replaced_random: Random,
+    /// So do the shapes of pods.
+    pub(super) shape_random: Random,
     /// The kubelet is gone for good.
     pub(super) deserted: bool,
     pub(super) runtime_is_dead: bool,
@@ -147,6 +149,7 @@ impl World {
             strain_random,
             cross_random,
             replaced_random: Random::new(seed ^ 0x2E91),
+            shape_random: Random::new(seed ^ 0x51DE),
             deserted: false,
             runtime_is_dead: false,
             trace: options.trace.then(Vec::new),

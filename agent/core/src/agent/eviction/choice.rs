@@ -401,7 +401,8 @@ impl Evictions {
         // know.
         let hooks = pod.details.pre_stop && !in_haste && pod.owner != Owner::None;
         // The object stays, as after a kubelet's eviction.
-        if pod.cannot_run_again() && pod.sidecars.is_empty() && facts.settings.runtime && !hooks {
+        let ends = pod.ends_with_its_containers() && pod.sidecars.is_empty();
+        if ends && facts.settings.runtime && !hooks {
             return Some(Terminator::Stop);
         }
         match (pod.owner, facts.settings.bare_pods) {

@@ -35,6 +35,8 @@ pub(super) struct OomCondition {
     pub(super) message: String,
     /// The message of the accompanying `DisruptionTarget`, if there is one.
     pub(super) disruption: Option<String>,
+    /// The killed container; `None` for the whole pod, or if it is not known.
+    pub(super) victim: Option<String>,
     /// When the kill happened, by the API's clock.
     pub(super) at: Timestamp,
 }
@@ -51,7 +53,7 @@ struct Condition {
     sent: Option<&'static str>,
     /// Whether a `DisruptionTarget` was sent with it.
     disrupts: bool,
-    /// Whether the race counts: a kill does not terminate a pod that restarts its containers.
+    /// Whether the race counts: a kill does not terminate a pod that restarts the container.
     counts: bool,
     /// Whether the condition was there before the pod's terminal phase; `None` until it is known.
     won: Option<bool>,
@@ -87,19 +89,19 @@ impl Conditions {
                 if needs(pod, &cause) { Attempt::wanted() } else { Attempt::done_by_others() };
             let condition = Condition {
                 pod: PodRef::of(pod),
+                counts: !restarts(pod, &cause),
                 cause,
                 since: now,
                 attempt,
                 sent: None,
                 disrupts: false,
-                counts: !restarts(pod),
                 won: None,
                 late: false,
             };
             self.pods.insert(pod.uid.clone(), condition);
             return;
         };
-        let again = restarts(pod) && now >= known.since + SAME_AGAIN;
+        let again = restarts(pod, &cause) && now >= known.since + SAME_AGAIN;
         let same = known.cause.reason == cause.reason && !again;
         if !same {
             known.since = now;
@@ -141,15 +143,20 @@ fn shows(pod: &PodView, reason: &str) -> bool {
     pod.details.oom_killed.as_ref().is_some_and(|(stands, shown)| *stands && shown == reason)
 }
 
-/// Whether a write is needed. On a pod that restarts its containers, the condition describes the
-/// previous container.
+/// Whether a write is needed. On a pod that restarts the container, the condition describes the
+/// previous one.
 fn needs(pod: &PodView, cause: &OomCondition) -> bool {
-    let disrupts = cause.disruption.is_some() && may_disrupt(pod);
-    restarts(pod) || !shows(pod, cause.reason) || disrupts
+    let disrupts = cause.disruption.is_some() && may_disrupt(pod, cause);
+    restarts(pod, cause) || !shows(pod, cause.reason) || disrupts
 }
 
-fn restarts(pod: &PodView) -> bool {
-    pod.restart_policy != RestartPolicy::Never || pod.container_restarts
+/// Whether the kubelet starts the killed container again: by the container's own policy, as that of
+/// a sidecar, or by the pod's.
+fn restarts(pod: &PodView, cause: &OomCondition) -> bool {
+    let is_sidecar = |victim: &String| pod.sidecars.contains(victim);
+    pod.restarts_in_place != RestartPolicy::Never
+        || pod.restarts_all
+        || cause.victim.as_ref().is_some_and(is_sidecar)
 }
 
 /// Whether a `DisruptionTarget` is true: the pod will end, and no other writer has stated the
@@ -157,8 +164,8 @@ fn restarts(pod: &PodView) -> bool {
 ///
 /// A killed process proves that the pod has run, even before the API shows it. If there are other
 /// containers, they run on, perhaps for hours, and may end for another cause.
-fn may_disrupt(pod: &PodView) -> bool {
-    let ends = !restarts(pod) && pod.containers.len() < 2;
+fn may_disrupt(pod: &PodView, cause: &OomCondition) -> bool {
+    let ends = !restarts(pod, cause) && pod.containers.len() < 2;
     ends && !pod.is_terminal() && !pod.is_disrupted()
 }
 
@@ -193,7 +200,7 @@ impl Oom {
                 return;
             }
             let cause = &condition.cause;
-            let disruption = cause.disruption.as_deref().filter(|_| may_disrupt(pod));
+            let disruption = cause.disruption.as_deref().filter(|_| may_disrupt(pod, cause));
             let stands = pod.details.oom_killed.as_ref().is_some_and(|(stands, _)| *stands);
             let body = patches::oom_killed(
                 pod,

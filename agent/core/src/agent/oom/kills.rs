@@ -12,8 +12,11 @@ use crate::protocol::pressure::{OomConstraint, OomKill, OomWitness};
 
 /// How long after one witness another may report the same kill.
 pub(super) const SAME_KILL: Duration = Duration::from_secs(1);
-/// How long a condition waits for the container's name.
+/// How long a condition waits for the container's name and exit code.
 const NAME_WAIT: Duration = Duration::from_millis(100);
+/// The wait before the runtime is asked again about a container that has just ended: its exit code
+/// comes a moment after its last process is gone.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// How long a condition waits to learn whether the container lives on.
 const FATE_WAIT: Duration = Duration::from_secs(1);
 
@@ -48,6 +51,11 @@ pub(super) struct Kill {
     /// The container's name, once it is known.
     pub(super) container: Option<String>,
     pub(super) inspect: Inspect,
+    /// When the runtime is asked, on CLOCK_MONOTONIC.
+    ask_at: Duration,
+    /// Whether the container exited with 0 although one of its processes was killed: the kill was
+    /// not its end.
+    pub(super) exited_well: bool,
     /// Whether the condition was decided with the present facts.
     pub(super) decided: bool,
     /// Whether the kill was reported and counted.
@@ -63,6 +71,8 @@ impl Kill {
             wall: now.wall,
             container: None,
             inspect: Inspect::default(),
+            ask_at: now.monotonic,
+            exited_well: false,
             decided: false,
             reported: false,
         }
@@ -127,7 +137,7 @@ impl Kill {
 
     /// Takes the runtime's response. `ends`: whether someone may have killed the container to end
     /// its pod, as at the end of its grace. Then its exit does not tell who has killed it.
-    pub(super) fn inspected(&mut self, state: Option<&RuntimeState>, ends: bool) {
+    pub(super) fn inspected(&mut self, state: Option<&RuntimeState>, ends: bool, now: Duration) {
         self.inspect = Inspect::Over;
         let Some(state) = state else { return };
         let id = self.what.container_id.as_deref();
@@ -138,6 +148,11 @@ impl Kill {
         if self.container.is_none() {
             self.container = Some(found.name.clone());
         }
+        self.exited_well = found.exit_code == Some(0);
+        let ended = self.what.container_lives == Some(false);
+        if ended && !found.exited && now + ASK_AGAIN < self.heard_at + NAME_WAIT {
+            (self.inspect, self.ask_at) = (Inspect::Open, now + ASK_AGAIN);
+        }
         // A container that exited with another code than that of SIGKILL has ended for itself.
         let by_itself = found.exit_code.is_some_and(|code| code != SIGKILLED);
         let by_others = found.exited && ends;
@@ -147,15 +162,18 @@ impl Kill {
         }
     }
 
-    /// Whether the runtime can add facts about the kill.
-    pub(super) fn needs_inspect(&self) -> bool {
-        let unnamed = self.container.is_none() || self.what.container_lives.is_none();
-        self.inspect == Inspect::Open && unnamed && self.what.container_id.is_some()
+    /// When to ask the runtime, which can add facts about the kill; `None` if it cannot. Of a
+    /// container that lives it can add only the name.
+    pub(super) fn asks_at(&self) -> Option<Duration> {
+        let lives = self.what.container_lives == Some(true) && self.container.is_some();
+        let asks = self.inspect == Inspect::Open && !lives && self.what.container_id.is_some();
+        asks.then_some(self.ask_at)
     }
 
     /// Until when to wait for the response; `None` if there is no need.
     pub(super) fn waits_until(&self) -> Option<Duration> {
-        if self.inspect != Inspect::Asked {
+        let asks_again = self.inspect == Inspect::Open && self.ask_at > self.heard_at;
+        if self.inspect != Inspect::Asked && !asks_again {
             return None;
         }
         let wait = if self.what.container_lives.is_none() { FATE_WAIT } else { NAME_WAIT };

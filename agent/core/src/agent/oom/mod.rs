@@ -187,8 +187,9 @@ impl Oom {
                 continue;
             }
             kill.decided = true;
-            // Where it is unknown whether the container lives, a condition might be untrue.
-            if kill.what.container_lives == Some(false) {
+            // Where it is unknown whether the container lives, a condition might be untrue. Where
+            // the container did its work all the same, it would be.
+            if kill.what.container_lives == Some(false) && !kill.exited_well {
                 let cause = self.cause(&place, &pod, facts);
                 self.want_condition(&pod, cause, facts);
             }
@@ -198,7 +199,8 @@ impl Oom {
     fn ask_runtime(&mut self, place: &Place, pod: &PodView, facts: &Facts, out: &mut Out) {
         let Some(kill) = self.kills.get_mut(place) else { return };
         kill.name_by(pod);
-        if facts.settings.runtime && kill.needs_inspect() && out.calls.has_room_to_inspect() {
+        let due = kill.asks_at().is_some_and(|at| facts.clock.reached(at));
+        if facts.settings.runtime && due && out.calls.has_room_to_inspect() {
             kill.inspect = Inspect::Asked;
             out.calls.ask_runtime(Part::Oom, Verb::Inspect, PodRef::of(pod));
         }
@@ -215,7 +217,7 @@ impl Oom {
         let ends = facts.pods.get(uid).is_some_and(ends);
         for ((pod, _), kill) in &mut self.kills {
             if pod == uid && kill.inspect == Inspect::Asked {
-                kill.inspected(result.as_ref().ok(), ends);
+                kill.inspected(result.as_ref().ok(), ends, facts.clock.monotonic());
             }
         }
     }
@@ -224,13 +226,16 @@ impl Oom {
         let kill = self.kills.get(place).expect("a kill that is decided about must be known");
         let reason = words::reason(kill, pod);
         let text = || words::disruption(kill.container.as_deref(), place.1.as_deref());
-        // A guess is no reason to call it a disruption, which would be retried without end.
+        // A guess is no reason to call it a disruption, which would be retried without end. Nor is
+        // a container that may be a sidecar, without which the pod goes on.
         let by_node = kill.what.constraint == OomConstraint::Node;
-        let disrupts = facts.settings.features.node_oom_disrupts && by_node;
+        let known = kill.container.is_some() || pod.sidecars.is_empty();
+        let disrupts = facts.settings.features.node_oom_disrupts && by_node && known;
         OomCondition {
             reason,
             message: words::message(kill, pod),
             disruption: disrupts.then(text),
+            victim: kill.container.clone(),
             at: kill.wall,
         }
     }
@@ -263,8 +268,8 @@ impl Oom {
         kill.reported = true;
         let tally = self.counted.oom_kills.entry(kill.what.constraint).or_default();
         match kill.what.container_lives {
-            Some(false) => tally.ended += 1,
-            Some(true) => tally.lived_on += 1,
+            Some(false) if !kill.exited_well => tally.ended += 1,
+            Some(_) => tally.lived_on += 1,
             None => tally.unknown += 1,
         }
         let Some(pod) = facts.pods.get(&place.0) else { return };
@@ -276,6 +281,10 @@ impl Oom {
                 let children = self.children.entry(place.clone()).or_default();
                 children.unreported += 1;
                 children.message = message;
+            }
+            Some(false) if kill.exited_well => {
+                let text = format!("{message} The container then exited with 0.");
+                out.warn_of_pod(pod, CHILD_OOM_KILLED, &text);
             }
             Some(false) => out.warn_of_pod(pod, OOM_KILLED, &message),
             None => {
@@ -317,11 +326,13 @@ impl Oom {
             let named = ids.clone().find(|(_, id)| Some(id) == kill.container_id.as_ref());
             let name = named.map(|(name, _)| name.as_str());
             let message = words::by_oomd(&kill, name);
-            let disrupts = facts.settings.features.node_oom_disrupts;
+            let known = name.is_some() || kill.container_id.is_none() || pod.sidecars.is_empty();
+            let disrupts = facts.settings.features.node_oom_disrupts && known;
             let cause = OomCondition {
                 reason: NODE_OUT_OF_MEMORY,
                 message: message.clone(),
                 disruption: disrupts.then(|| message.clone()),
+                victim: name.map(ToOwned::to_owned),
                 at: facts.clock.now().wall,
             };
             self.counted.oomd_kills += 1;

@@ -22,7 +22,7 @@ pub(super) fn reason(kill: &Kill, pod: &PodView) -> &'static str {
 /// What happened, why, and which witness reports it.
 pub(super) fn message(kill: &Kill, pod: &PodView) -> String {
     let container = container(kill.container.as_deref(), kill.what.container_id.as_deref());
-    let ended = kill.what.container_lives != Some(true);
+    let ended = kill.what.container_lives != Some(true) && !kill.exited_well;
     let victim = match &kill.what.process {
         Some((pid, name)) => format!("process {name} ({pid}) of {container}"),
         None if ended => container,

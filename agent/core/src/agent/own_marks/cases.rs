@@ -19,7 +19,7 @@ use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
 use crate::termination::attempt::{Attempt, Pace, WAIT_MAX_HASTE, salt};
 use crate::termination::patches::{self, stands};
-use crate::termination::progress::{PodTermination, Terminator};
+use crate::termination::progress::{PodTermination, Terminator, regular_exited};
 
 /// A mark in question: its pod and its time, which identifies it as the agent's own, and the calls
 /// that settle it.
@@ -115,7 +115,7 @@ pub(super) fn remedy(
     match why {
         // The pod cannot have survived: the condition must be there before the kubelet reports. A
         // pod that had not run by then may have started in this boot.
-        Why::Marked if pod.cannot_run_again() => {
+        Why::Marked if pod.ends_with_its_sandbox() => {
             let ran_before = |since| boot.is_some_and(|boot| since < boot);
             if had_run || pod.running_since.is_some_and(ran_before) {
                 return (!pod.is_disrupted()).then(|| (Purpose::Mark, patches::mark(pod, at)));
@@ -128,7 +128,7 @@ pub(super) fn remedy(
         // Where the condition of another writer stands, the agent may write nothing.
         Why::Absent => clear().filter(|_| !pod.is_disrupted() && !pod.is_to_end()),
         Why::Lost => {
-            let lost = pod.cannot_run_again() && !pod.is_disrupted();
+            let lost = pod.ends_with_its_sandbox() && !pod.is_disrupted();
             lost.then(|| (Purpose::Mark, patches::lost(pod, at)))
         }
         Why::Unsorted(_) => None,
@@ -138,6 +138,15 @@ pub(super) fn remedy(
 /// Whether the API shows that the pod ends: then its mark needs no explanation.
 fn has_ended(pod: &PodRef, facts: &Facts) -> bool {
     facts.pods.get(&pod.uid).is_some_and(|pod| pod.is_terminal() || pod.is_terminating())
+}
+
+/// Whether the pod is over, though its sandbox is still there: the process that stopped its
+/// containers may have died. Sidecars may run, because only the regular containers count. A kubelet
+/// that is back starts some containers again.
+fn is_over(uid: &PodUid, state: &RuntimeState, facts: &Facts) -> bool {
+    let Some(pod) = facts.pods.get(uid) else { return state.containers_ended() };
+    let ended = state.containers_ended() || regular_exited(pod, state);
+    pod.ends_with_its_containers() && ended
 }
 
 /// What follows a step of a case.
@@ -326,8 +335,7 @@ impl OwnMarks {
             let PodTermination { marked_at: at, had_run, .. } = case.calls;
             let pod = case.calls.pod.clone();
             match result {
-                // The sandbox may outlive the containers: the process that stopped them died.
-                Ok(state) if state.containers_ended() || state.nothing_runs() => {
+                Ok(state) if state.nothing_runs() || is_over(uid, state, facts) => {
                     self.confirm(pod, at, had_run);
                 }
                 Ok(_) => self.remove(pod, at),

@@ -96,7 +96,7 @@ impl OwnMarks {
             let since = pod.running_since.filter(|since| *since <= now && *since > boot);
             // If the runtime can tell whether such a pod was stopped, the agent asks it.
             // (`survivors.rs`)
-            let asks = facts.settings.runtime && pod.cannot_run_again();
+            let asks = facts.settings.runtime && pod.ends_with_its_sandbox();
             if since.is_some() && !asks && stands(pod, at) && !self.knows(&pod.uid) {
                 let pod = PodRef::of(pod);
                 out.calls.log(
@@ -161,7 +161,7 @@ impl OwnMarks {
         // A pod that ran before this boot has ended with the machine, and its condition states why.
         let cut = pod.running_since.zip(boot).is_some_and(|(since, boot)| since < boot);
         let known = self.found.contains(&(pod.uid.clone(), since.as_second()));
-        if cut && pod.cannot_run_again() || known || pod.is_terminal() || pod.is_to_end() {
+        if cut && pod.ends_with_its_sandbox() || known || pod.is_terminal() || pod.is_to_end() {
             return None;
         }
         let now = facts.clock.now();

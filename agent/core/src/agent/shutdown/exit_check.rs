@@ -13,20 +13,24 @@ use super::Shutdown;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::event::RuntimeState;
 use crate::protocol::journal::{Intent, Record};
-use crate::termination::progress::Terminator;
+use crate::termination::progress::{Terminator, would_succeed};
 
-/// Whether all containers of the pod had exited before the shutdown, by the runtime's clock. The
-/// sandbox may still exist, because only a kubelet removes it.
+/// Whether the pod had ended before the shutdown: all its regular containers had exited by the
+/// runtime's clock, and none starts again. The sandbox and sidecars may still run, because only a
+/// kubelet stops them.
 fn had_exited(pod: &PodView, state: &RuntimeState, since: Timestamp) -> bool {
     let margin = SignedDuration::try_from(CLOCKS_DIFFER).unwrap_or(SignedDuration::ZERO);
     let before = |at: Option<Timestamp>| {
         at.is_some_and(|at| at.saturating_add(margin).is_ok_and(|at| at < since))
     };
-    let known = |name: &String| state.containers.iter().any(|each| each.name == *name);
-    let all_known = pod.containers.iter().all(known);
-    all_known
-        && state.containers_ended()
-        && state.containers.iter().all(|each| before(each.finished_at))
+    let ended = |name: &String| {
+        let mut of_name = state.containers.iter().filter(|each| each.name == *name).peekable();
+        let known = of_name.peek().is_some();
+        known && of_name.all(|each| each.exited && before(each.finished_at))
+    };
+    // A kubelet that comes back starts what it restarts: the shutdown takes that run from the pod.
+    let over = pod.ends_with_its_containers() || would_succeed(pod, state);
+    over && pod.containers.iter().all(ended)
 }
 
 impl Shutdown {

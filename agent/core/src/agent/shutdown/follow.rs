@@ -213,7 +213,8 @@ impl Shutdowns {
         let Some(shutdown) = self.current.take() else { return };
         // An earlier process may have stopped pods that this one knows only by their marks.
         let asks = shutdown.resumed && facts.settings.runtime;
-        let asks = |uid: &PodUid| asks && facts.pods.get(uid).is_none_or(PodView::cannot_run_again);
+        let asks =
+            |uid: &PodUid| asks && facts.pods.get(uid).is_none_or(PodView::ends_with_its_sandbox);
         for (uid, termination) in shutdown.terminations {
             if !termination.may_reach_api() {
                 continue;
@@ -221,7 +222,7 @@ impl Shutdowns {
             // Pods that the runtime has stopped and that cannot run again are disrupted for good.
             let stopped = termination.terminator == Terminator::Stop
                 && (termination.end.is_done() || out.calls.is_stopping(&uid))
-                && facts.pods.get(&uid).is_some_and(PodView::cannot_run_again);
+                && facts.pods.get(&uid).is_some_and(PodView::ends_with_its_sandbox);
             if stopped {
                 own_marks.keep(termination.pod, termination.marked_at, termination.had_run);
             } else if asks(&uid) {

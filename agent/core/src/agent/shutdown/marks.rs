@@ -117,7 +117,7 @@ impl Shutdown {
             (false, false) => terminator,
             _ => Terminator::None,
         };
-        let wanted = wanted && !exited && (!is_left || pod.cannot_run_again());
+        let wanted = wanted && !exited && (!is_left || pod.ends_with_its_sandbox());
         if lives && known.is_some_and(|termination| more_is_to_come(termination, pod)) {
             self.progress = true;
             return;
@@ -143,7 +143,7 @@ impl Shutdown {
         }
         (termination.had_run, termination.is_deleted) = (pod.has_run, pod.is_terminating());
         termination.had_exited = exited;
-        if terminator == Terminator::Stop && wanted && !carried && pod.cannot_run_again() {
+        if terminator == Terminator::Stop && wanted && !carried && pod.ends_with_its_sandbox() {
             termination.exit_check.want();
         }
         // A kubelet that died after our deletion does not carry it out. A kubelet that came back
@@ -235,7 +235,8 @@ impl Shutdown {
             };
             // A pod that is no longer terminated comes back with the node. ([AP5])
             let ends = may_end || termination.end.may_have_applied() || pod.is_terminating();
-            if out.refusals.forbids_for(PATCH_STATUS, uid) || !(ends || pod.cannot_run_again()) {
+            if out.refusals.forbids_for(PATCH_STATUS, uid) || !(ends || pod.ends_with_its_sandbox())
+            {
                 termination.mark.give_up();
                 continue;
             }

@@ -146,7 +146,7 @@ impl Shutdown {
         // A live kubelet soon starts the containers of a pod that has not run, and restarts those
         // that it still considers running.
         let returns = |pod: &PodView| {
-            let ends = pod.is_terminal() || pod.is_to_end() || pod.cannot_run_again();
+            let ends = pod.is_terminal() || pod.is_to_end() || pod.ends_with_its_sandbox();
             let due = pod.running_since.is_some() || !pod.has_run;
             !remains(&pod.uid, facts) && !ends && due
         };

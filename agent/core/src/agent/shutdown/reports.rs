@@ -96,5 +96,5 @@ fn restarts(pod: &PodView, termination: &PodTermination) -> bool {
         Terminator::Delete | Terminator::Deadline => termination.end.is_done(),
         Terminator::Kubelet | Terminator::None => true,
     };
-    !ends && !pod.is_to_end() && !pod.cannot_run_again()
+    !ends && !pod.is_to_end() && !pod.ends_with_its_sandbox()
 }

@@ -6,7 +6,7 @@ use super::driver::*;
 use crate::agent::LockState;
 use crate::agent::Settings;
 use crate::pod::tests::pod;
-use crate::pod::{Owner, Phase, PodView};
+use crate::pod::{Owner, Phase, PodView, RestartPolicy};
 use crate::protocol::event::{Announcement, Event, LogindState};
 use crate::shutdown::candidates::BarePods;
 
@@ -204,6 +204,39 @@ fn a_pod_whose_sandbox_outlives_the_agent_that_stopped_it_stays_marked() {
     world.restart(settings());
     world.started(dead(), false);
     assert_eq!(world.disrupted(), ["a"], "{:#?}", world.log);
+}
+
+/// The mark of a pod after a cancel, and the death of the agent that stopped its container alone.
+fn marked_in_a_sandbox_that_is_left(pod: PodView, sidecar: Option<i32>) -> bool {
+    let mut world = World::standing(settings(), dead(), vec![pod]);
+    world.containers("a", &[None, None]);
+    world.answers.insert("stop *".into(), Answer::Hold);
+    world.shutdown(40);
+    world.pass(ms(300));
+    world.containers("a", &[Some(143), sidecar]);
+    let state = world.runtime.get_mut("a").expect("must be there");
+    state.containers[1].name = "sidecar".into();
+    state.sandbox_ready = true;
+    world.restart(settings());
+    world.started(dead(), false);
+    !world.disrupted().is_empty()
+}
+
+/// What starts again in the sandbox that is left is not over, and a sidecar does not count.
+#[test]
+fn of_a_pod_whose_sandbox_is_left_the_regular_containers_say_whether_it_is_over() {
+    let own = |policy| job("a").with(|pod| pod.restarts_in_place = policy);
+    let table = [
+        (job("a").sidecar(), None, true),
+        (job("a").sidecar(), Some(143), true),
+        (own(RestartPolicy::OnFailure), Some(143), false),
+        (own(RestartPolicy::Always), Some(143), false),
+        // As while all its containers restart, which removes them one by one.
+        (job("a").with(|pod| pod.restarts_all = true), Some(143), false),
+    ];
+    for (row, (pod, sidecar, kept)) in table.into_iter().enumerate() {
+        assert_eq!(marked_in_a_sandbox_that_is_left(pod, sidecar), kept, "row {row}");
+    }
 }
 
 #[test]

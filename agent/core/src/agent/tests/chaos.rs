@@ -170,7 +170,7 @@ fn quiet_down(world: &mut World, seed: u64) {
     let lies = world.pods.values().filter(|pod| {
         let marked = pod.disruption.as_ref().is_some_and(|d| d.stands && d.reason == ours);
         let state = world.runtime.get(&pod.name);
-        let stopped = pod.cannot_run_again() && state.is_some_and(RuntimeState::nothing_runs);
+        let stopped = pod.ends_with_its_sandbox() && state.is_some_and(RuntimeState::nothing_runs);
         marked && !stopped && !pod.is_terminal() && !pod.is_to_end()
     });
     let lies: Vec<_> = lies.map(|pod| &pod.name).collect();

@@ -5,7 +5,7 @@ use epilogue_common::outcome::FailureKind;
 use super::driver::*;
 use crate::agent::{LeftReason, Settings};
 use crate::pod::tests::pod;
-use crate::pod::{Owner, Phase, PodView};
+use crate::pod::{Owner, Phase, PodView, RestartPolicy};
 use crate::protocol::event::{Event, RuntimeState};
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::candidates::BarePods;
@@ -130,6 +130,28 @@ fn a_pod_that_failed_before_the_shutdown_is_not_called_disrupted() {
     world.pass(ms(45_000));
     assert_eq!(world.done(&["mark", "fail"]).len(), 2, "{:#?}", world.log);
     assert_eq!(left(&world), [(LeftReason::ExitedBefore, 1)]);
+}
+
+#[test]
+fn of_a_pod_that_failed_before_only_what_may_start_again_counts_as_running() {
+    let own =
+        || job("failed").sidecar().with(|pod| pod.restarts_in_place = RestartPolicy::OnFailure);
+    for (pod, code, disrupted) in [
+        (job("failed").sidecar(), 1, vec![]),
+        (job("failed").sidecar(), 0, vec![]),
+        (own(), 0, vec![]),
+        (own(), 1, vec!["failed"]),
+    ] {
+        let mut world = World::standing(settings(), dead(), vec![pod]);
+        exited(&mut world, "failed", code, 600);
+        let state = world.runtime.get_mut("failed").expect("must be there");
+        let mut sidecar = runtime(&[None]).containers.remove(0);
+        sidecar.name = "sidecar".into();
+        state.containers.push(sidecar);
+        world.answers.insert("stop *".into(), Answer::Hold);
+        world.shutdown(40);
+        assert_eq!(world.disrupted(), disrupted, "{code}: {:#?}", world.log);
+    }
 }
 
 #[test]

@@ -410,7 +410,8 @@ fn a_kill_may_be_known_before_its_pod() {
 #[test]
 fn a_node_oom_kill_is_a_disruption_only_if_configured_and_true() {
     use OomConstraint::{ContainerLimit, Node, Unknown};
-    let restarting = |pod: PodView| pod.with(|pod| pod.container_restarts = true);
+    let restarting =
+        |pod: PodView| pod.with(|pod| pod.restarts_in_place = crate::pod::RestartPolicy::OnFailure);
     // The remaining containers may run for hours, and end for another cause.
     let of_two = |pod: PodView| pod.with(|pod| pod.containers.push("other".into()));
     let table = [
@@ -420,6 +421,8 @@ fn a_node_oom_kill_is_a_disruption_only_if_configured_and_true() {
         (true, Unknown, job("a").with(|pod| pod.asks.containers.clear()), false),
         (true, Node, restarting(job("a")), false),
         (true, Node, of_two(job("a")), false),
+        // The pod ends with its main container, whatever its sidecar does.
+        (true, Node, job("a").sidecar(), true),
         (true, Node, pod("a"), false),
         (true, Node, job("a").disrupted("EvictionByEvictionAPI"), false),
         (true, Node, job("a").phase(Phase::Failed), false),
@@ -447,7 +450,7 @@ fn a_pod_that_restarts_its_containers_keeps_the_latest_cause() {
     let mut world = World::standing(
         wanting(|_| ()),
         armed(),
-        vec![job("a").with(|pod| pod.restart_policy = crate::pod::RestartPolicy::Always)],
+        vec![job("a").restarts(crate::pod::RestartPolicy::Always)],
     );
     world.ends_at_limit();
     world.pass(ms(5_000));
@@ -716,4 +719,69 @@ fn a_container_that_dies_for_ever_leaves_nothing_behind() {
     }
     assert_eq!(world.tally(OomConstraint::ContainerLimit).ended, 2_100);
     assert_eq!(world.tally(OomConstraint::ContainerLimit).lived_on, 2_100);
+}
+
+/// The runtime's state of container `c1` with this name and exit code.
+fn ended(name: &str, code: Option<i32>) -> crate::protocol::event::RuntimeState {
+    let mut state = runtime(&[code]);
+    (state.containers[0].id, state.containers[0].name) = ("c1".into(), name.into());
+    state
+}
+
+#[test]
+fn a_container_that_exits_with_0_was_not_ended_by_the_kill_of_its_child() {
+    let mut world = of_job();
+    world.runtime.insert("a".into(), ended("main", Some(0)));
+    world.ends_at_limit();
+    world.pass(ms(5_000));
+    assert_eq!(world.condition_writes(), 0, "{:#?}", world.log);
+    let tally = world.tally(OomConstraint::ContainerLimit);
+    assert_eq!((tally.ended, tally.lived_on), (0, 1));
+    let words = "The container then exited with 0.";
+    assert!(world.reported.iter().any(|(_, text)| text.ends_with(words)), "{:#?}", world.reported);
+
+    let mut world = of_job();
+    world.runtime.insert("a".into(), ended("main", Some(137)));
+    world.ends_at_limit();
+    assert_eq!(world.condition_writes(), 1);
+}
+
+#[test]
+fn an_exit_code_that_comes_a_moment_late_is_awaited_for_a_tenth_of_a_second() {
+    let mut world = of_job();
+    world.runtime.insert("a".into(), ended("main", None));
+    world.ends_at_limit();
+    world.pass(ms(50));
+    assert_eq!(world.condition_writes(), 0);
+    world.runtime.insert("a".into(), ended("main", Some(0)));
+    world.pass(ms(5_000));
+    assert_eq!(world.condition_writes(), 0, "{:#?}", world.log);
+
+    let mut world = of_job();
+    world.runtime.insert("a".into(), ended("main", None));
+    world.ends_at_limit();
+    world.pass(ms(200));
+    assert_eq!(world.done(&["cause"]).len(), 1, "{:#?}", world.log);
+    assert!(world.done(&["inspect"]).len() < 8, "{:#?}", world.log);
+}
+
+#[test]
+fn a_sidecar_that_is_killed_goes_on_and_so_does_its_pod() {
+    let mesh = || {
+        job("a").sidecar().with(|pod| {
+            pod.details.container_ids = vec![("sidecar".into(), "c1".into())];
+        })
+    };
+    let settings = || wanting(|settings| settings.features.node_oom_disrupts = true);
+    let mut world = World::standing(settings(), armed(), vec![mesh()]);
+    world.killed(OomConstraint::Node, |_| ());
+    world.pass(ms(200));
+    assert_eq!((world.why("a"), world.disrupted()), (Some("NodeOutOfMemory"), Vec::new()));
+
+    // Whose process it was, is not known yet.
+    let unnamed = mesh().with(|pod| pod.details.container_ids.clear());
+    let mut world = World::standing(settings(), armed(), vec![unnamed]);
+    world.killed(OomConstraint::Node, |_| ());
+    world.pass(ms(200));
+    assert_eq!(world.disrupted(), [""; 0]);
 }

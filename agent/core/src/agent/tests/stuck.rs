@@ -12,12 +12,12 @@ use crate::protocol::event::{ActionResult, Event, RuntimeState};
 use crate::protocol::node::{Healthz, KubeletFacts, MainPort};
 use crate::termination::hanging::Hang;
 
-fn enforcing(mode: Enforcement, fail_hanging_starts: bool) -> Settings {
+pub(super) fn enforcing(mode: Enforcement, fail_hanging_starts: bool) -> Settings {
     let features = Features { stuck_pods: mode, fail_hanging_starts, ..Features::default() };
     Settings { features, ..settings() }
 }
 
-fn enforce() -> Settings {
+pub(super) fn enforce() -> Settings {
     enforcing(Enforcement::Enforce, false)
 }
 
@@ -54,8 +54,8 @@ fn hung() -> KubeletFacts {
 }
 
 /// A node whose kubelet is reported every 20 s; a kubelet that is not well renews no lease.
-struct Node {
-    world: World,
+pub(super) struct Node {
+    pub(super) world: World,
     facts: KubeletFacts,
     well_at: std::time::Duration,
 }
@@ -70,7 +70,12 @@ impl Node {
     }
 
     /// A node with one pod in this state in the runtime.
-    fn of(settings: Settings, facts: &KubeletFacts, pod: PodView, state: RuntimeState) -> Self {
+    pub(super) fn of(
+        settings: Settings,
+        facts: &KubeletFacts,
+        pod: PodView,
+        state: RuntimeState,
+    ) -> Self {
         let name = pod.name.clone();
         let mut node = Self::new(settings, facts, vec![pod]);
         node.world.runtime.insert(name, state);
@@ -91,7 +96,7 @@ impl Node {
         self.seen();
     }
 
-    fn pass(&mut self, seconds: u64) {
+    pub(super) fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds / 20 {
             self.world.pass(ms(20_000));
             self.seen();
@@ -99,21 +104,21 @@ impl Node {
     }
 
     /// Passes less time than a sight of the kubelet needs.
-    fn tick(&mut self, seconds: u64) {
+    pub(super) fn tick(&mut self, seconds: u64) {
         self.world.pass(ms(seconds * 1_000));
         self.seen();
     }
 
-    fn phase(&self, name: &str) -> Phase {
+    pub(super) fn phase(&self, name: &str) -> Phase {
         self.world.pods[name].phase
     }
 
-    fn writes(&self) -> Vec<&str> {
+    pub(super) fn writes(&self) -> Vec<&str> {
         self.world.done(&["fail", "fail", "mark", "delete", "stop", "clear"])
     }
 
     /// The number of log lines that contain this text.
-    fn reported(&self, what: &str) -> usize {
+    pub(super) fn reported(&self, what: &str) -> usize {
         self.world.logged.iter().filter(|line| line.contains(what)).count()
     }
 

@@ -12,8 +12,8 @@ const HEAD_START: SignedDuration = SignedDuration::from_secs(3);
 const SHUTDOWN_MAX: SignedDuration = SignedDuration::from_mins(15);
 
 /// Sets DisruptionTarget on pods that cannot survive: running pods that started before the shutdown
-/// and that no kubelet starts again without their sandbox. All others come back under the same UID after the boot. ([AP5],
-/// [ST8])
+/// and that no kubelet starts again without their sandbox. All others come back under the same UID
+/// after the boot. ([AP5], [ST8])
 ///
 /// DIVERGES(upstream): upstream does not mark such pods. Where the node goes before its kubelet
 /// reports their end, they fail after the boot as if by their own fault. ([W5])

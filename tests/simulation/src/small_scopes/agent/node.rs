@@ -19,11 +19,16 @@ use crate::agent::merge::merge;
 /// Reason of a DisruptionTarget that is not the agent's.
 pub(super) const FOREIGN: &str = "EvictionByEvictionAPI";
 
+/// Name of a native sidecar.
+const SIDECAR: &str = "sidecar";
+
 /// A pod's container, and what the kubelet does with the pod.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Pod {
     pub(super) number: usize,
     pub(super) running: bool,
+    /// Whether its sidecar runs; `None` without one.
+    sidecar: Option<bool>,
     code: Option<i32>,
     ended_at: Option<Duration>,
     sandbox: bool,
@@ -66,10 +71,11 @@ pub(super) struct Logind {
 }
 
 impl Pod {
-    fn new(number: usize) -> Self {
+    fn new(number: usize, kind: PodKind) -> Self {
         Self {
             number,
             running: true,
+            sidecar: kind.sidecar.then_some(true),
             code: None,
             ended_at: None,
             sandbox: true,
@@ -90,11 +96,23 @@ impl Pod {
         self.code == Some(0)
     }
 
-    /// SIGTERM.
+    /// Whether anything of it runs.
+    pub(super) fn is_up(&self) -> bool {
+        self.running || self.sidecar == Some(true)
+    }
+
+    /// SIGTERM. A sidecar stops last, and at once.
     pub(super) fn term(&mut self, kind: PodKind, now: Duration) {
         if self.running && !self.termed {
             self.termed = true;
             self.exits_at = (!kind.hangs).then(|| now + EXITS_AFTER);
+        }
+        self.stop_sidecar();
+    }
+
+    fn stop_sidecar(&mut self) {
+        if !self.running {
+            self.sidecar = self.sidecar.map(|_| false);
         }
     }
 
@@ -102,9 +120,13 @@ impl Pod {
         self.running = false;
         (self.code, self.ended_at) = (Some(code), Some(now));
         (self.exits_at, self.kubelet_kills_at, self.agent_kills_at) = (None, None, None);
+        if self.termed {
+            self.stop_sidecar();
+        }
     }
 
     pub(super) fn stop_sandbox(&mut self) {
+        self.stop_sidecar();
         self.sandbox &= self.running;
     }
 
@@ -115,7 +137,7 @@ impl Pod {
             Some(0) => "Completed",
             Some(_) => "Error",
         };
-        let container = RuntimeContainer {
+        let main = RuntimeContainer {
             id: format!("c-{}", self.number),
             name: "main".to_owned(),
             exited: !self.running,
@@ -123,8 +145,16 @@ impl Pod {
             finished_at: self.ended_at.map(wall),
             reason: reason.to_owned(),
         };
+        let sidecar = self.sidecar.map(|runs| RuntimeContainer {
+            id: format!("s-{}", self.number),
+            name: SIDECAR.to_owned(),
+            exited: !runs,
+            exit_code: (!runs).then_some(143),
+            finished_at: self.ended_at.filter(|_| !runs).map(wall),
+            reason: String::new(),
+        });
         RuntimeState {
-            containers: vec![container],
+            containers: std::iter::once(main).chain(sidecar).collect(),
             sandbox_ready: self.sandbox,
             sandbox_known: true,
         }
@@ -147,7 +177,8 @@ fn uid(number: usize) -> PodUid {
 
 /// All pods, in the API and on the node.
 pub(super) fn populate(api: &mut Api, kinds: &[PodKind]) -> Vec<Pod> {
-    let pods: Vec<Pod> = (0..kinds.len()).map(Pod::new).collect();
+    let numbered = kinds.iter().enumerate();
+    let pods: Vec<Pod> = numbered.map(|(number, kind)| Pod::new(number, *kind)).collect();
     for (pod, kind) in pods.iter().zip(kinds) {
         let mut stored = Stored::new(view(pod, *kind), !kind.restarts);
         stored.note_containers(pod.shown());
@@ -175,8 +206,9 @@ fn view(pod: &Pod, kind: PodKind) -> PodView {
         source: PodSource::Api,
         owner: if kind.restarts { Owner::Other } else { Owner::Job },
         restart_policy: if kind.restarts { RestartPolicy::Always } else { RestartPolicy::Never },
-        container_restarts: false,
-        sidecars: Vec::new(),
+        restarts_in_place: if kind.restarts { RestartPolicy::Always } else { RestartPolicy::Never },
+        restarts_all: false,
+        sidecars: kind.sidecar.then(|| SIDECAR.to_owned()).into_iter().collect(),
         priority: 0,
         grace_seconds: Some(30),
         deletion_grace_seconds: None,
@@ -220,7 +252,7 @@ impl KubeletState {
                 if ends {
                     pod.acting = Acting::Terminates;
                 } else {
-                    *pod = Pod::new(pod.number);
+                    *pod = Pod::new(pod.number, kind);
                 }
             }
             Acting::Keeps => {

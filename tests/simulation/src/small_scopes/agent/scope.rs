@@ -51,17 +51,21 @@ pub struct PodKind {
     pub hangs: bool,
     /// Whether somebody else has set its DisruptionTarget.
     pub disrupted: bool,
+    /// Whether it has a native sidecar, which runs on when its container ends by itself.
+    pub sidecar: bool,
 }
 
 impl PodKind {
     /// A Job's pod that exits when it is asked to.
-    pub const JOB: Self = Self { restarts: false, hangs: false, disrupted: false };
+    pub const JOB: Self = Self { restarts: false, hangs: false, disrupted: false, sidecar: false };
     /// A Job's pod that has to be killed.
     pub const HANGING_JOB: Self = Self { hangs: true, ..Self::JOB };
     /// A pod that always restarts.
     pub const SERVICE: Self = Self { restarts: true, ..Self::JOB };
     /// A pod that always restarts and has to be killed.
     pub const HANGING_SERVICE: Self = Self { restarts: true, ..Self::HANGING_JOB };
+    /// A Job's pod with a native sidecar, whose container has to be killed.
+    pub const MESH_JOB: Self = Self { sidecar: true, ..Self::HANGING_JOB };
     /// A Job's pod that is evicted by somebody else.
     pub const DISRUPTED_JOB: Self = Self { disrupted: true, ..Self::JOB };
 }

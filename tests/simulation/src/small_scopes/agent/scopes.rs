@@ -5,6 +5,7 @@ use super::scope::{Faults, Kubelet, PodKind, Scope};
 const TWO: &[PodKind] = &[PodKind::HANGING_JOB, PodKind::SERVICE];
 const ONE: &[PodKind] = &[PodKind::HANGING_JOB];
 const OTHER: &[PodKind] = &[PodKind::JOB, PodKind::HANGING_SERVICE];
+const MESH: &[PodKind] = &[PodKind::MESH_JOB];
 const DISRUPTED: &[PodKind] = &[PodKind::DISRUPTED_JOB, PodKind::SERVICE];
 
 /// Two pods under a live kubelet, and no fault.
@@ -89,6 +90,14 @@ pub const SMALL: &[Scope] = &[
         states: 58_762,
         other_lock: true,
         faults: CANCEL_RESTART,
+        ..STOPPED
+    },
+    Scope {
+        name: "agent-stopped-sidecar",
+        states: 49_525,
+        pods: MESH,
+        other_lock: true,
+        faults: Faults { ends: 1, ..CANCEL_RESTART },
         ..STOPPED
     },
     OTHERS_MARK,

@@ -92,7 +92,7 @@ impl State {
         let pod = &self.pods[number];
         let Some(after) = self.api.pods.get(&pod.uid()) else { return Ok(()) };
         if after.is_terminal() && !before.is_terminal() {
-            if pod.running {
+            if pod.is_up() {
                 return Err(format!("p{number} is Failed while its container runs"));
             }
             if pod.ended_well() && !scope.pods[number].restarts {
@@ -133,7 +133,8 @@ impl State {
             return Ok(());
         }
         for (number, record) in self.history.pods.iter().enumerate() {
-            if record.ran && !record.refused && record.last == Last::Live {
+            let open = record.last == Last::Live && !self.is_left_to_succeed(number);
+            if record.ran && !record.refused && open {
                 return Err(format!("the lock is released, and the end of p{number} unreported"));
             }
         }
@@ -147,6 +148,11 @@ impl State {
         Ok(())
     }
 
+    /// Whether it succeeded, and only its dead kubelet may say so. ([AP4])
+    fn is_left_to_succeed(&self, number: usize) -> bool {
+        !self.kubelet.lives && self.pods[number].ended_well() && !self.kinds[number].restarts
+    }
+
     /// The machine goes off. Whatever ran when the shutdown came has ended by it.
     pub(super) fn judge_off(&self) -> Judged {
         if self.history.lock_lost || self.history.says_left {
@@ -154,7 +160,7 @@ impl State {
         }
         for (number, record) in self.history.pods.iter().enumerate() {
             let reported = match record.last {
-                Last::Live => false,
+                Last::Live => self.is_left_to_succeed(number),
                 Last::Succeeded => true,
                 Last::Failed { disrupted } => disrupted,
             };
