@@ -3,17 +3,26 @@
 //! own, and sees the machine's files, but writes none.
 
 use std::fs;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use agent_core::protocol::node::KubeletFacts;
 use doubles::bus::WITHOUT_DESCRIPTORS;
 use doubles::cri::CriDouble;
+use doubles::pod_runtime::PodRuntime;
+use epilogue_agent::args::KubeletPlace;
+use epilogue_agent::host::Host;
+use epilogue_agent::source::kubelet::{KubeletSettings, KubeletSource, PERIOD};
+use epilogue_agent::source::lease::LeaseAge;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use tokio::time::{Duration, Instant, sleep};
 
-use crate::machine::{POLL, write};
+use crate::machine::{Machine, POLL, write};
 
+/// The directory of static pods.
+const MANIFESTS: &str = "kubelet/manifests";
 /// It begins a pass over what its node is short of every 10 s.
 const SAYS_WITHIN: Duration = Duration::from_mins(1);
 
@@ -46,7 +55,7 @@ exec "$@"
 pub(crate) struct Kubelet {
     child: Child,
     log: PathBuf,
-    _runtime: CriDouble,
+    _runtime: Option<CriDouble>,
 }
 
 impl Kubelet {
@@ -60,11 +69,24 @@ impl Kubelet {
         let runtime = CriDouble::start_at(&dir.join("kubelet/runtime.sock"));
         let images: Vec<&str> = images.into_iter().collect();
         runtime.set_images(&images);
+        Self { _runtime: Some(runtime), ..Self::spawn(dir, bus, fields) }
+    }
+
+    /// Starts it on a runtime that runs pods: those of its manifests.
+    pub(crate) fn with_pods(dir: &Path, bus: &str, fields: &Value, _runtime: &PodRuntime) -> Self {
+        Self::spawn(dir, bus, fields)
+    }
+
+    fn spawn(dir: &Path, bus: &str, fields: &Value) -> Self {
         fs::create_dir_all(dir.join("etc/systemd/logind.conf.d")).expect("must be creatable");
         let log = dir.join("kubelet/log");
         let stderr = fs::File::create(&log).expect("must be creatable");
+        // Who asks its port must be in its network.
+        let spaces: &[&str] =
+            if fields["enableServer"] == true { &["--mount"] } else { &["--mount", "--net"] };
         let child = Command::new("bash")
-            .args(["-c", WITHOUT_DESCRIPTORS, "bash", "unshare", "--mount", "--net"])
+            .args(["-c", WITHOUT_DESCRIPTORS, "bash", "unshare"])
+            .args(spaces)
             .args(["bash", "-c", SCRIPT, "bash"])
             .arg(dir)
             .arg(program())
@@ -76,7 +98,7 @@ impl Kubelet {
             .kill_on_drop(true)
             .spawn();
         let child = child.expect("bash must be installed");
-        Self { child, log, _runtime: runtime }
+        Self { child, log, _runtime: None }
     }
 
     /// Its process.
@@ -101,6 +123,43 @@ impl Kubelet {
     pub(crate) async fn stop(mut self) {
         self.child.kill().await.expect("it must be ours");
     }
+}
+
+/// A runtime that runs pods.
+pub(crate) fn pod_runtime(dir: &Path) -> PodRuntime {
+    fs::create_dir_all(dir.join(MANIFESTS)).expect("must be creatable");
+    PodRuntime::start_at(&dir.join("kubelet/runtime.sock"), dir)
+}
+
+/// A port of this machine that is free now.
+pub(crate) fn free_port() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port must be free");
+    listener.local_addr().expect("it must have an address")
+}
+
+/// What the agent finds of a kubelet whose port this is.
+pub(crate) async fn facts(machine: &Machine, port: SocketAddr) -> KubeletFacts {
+    write(machine.dir(), "token", "anybody's");
+    let place = KubeletPlace {
+        units: Vec::new(),
+        dir: machine.dir().join("kubelet").display().to_string(),
+        healthz: None,
+        configz: Some(port),
+    };
+    let token = Some(machine.dir().join("token").display().to_string());
+    let settings = KubeletSettings { place, token, period: PERIOD };
+    let address = machine.address().to_owned();
+    KubeletSource::new(settings, address, Host::new("/".into()), LeaseAge::default()).ask().await
+}
+
+/// Writes the manifest of a static pod with one container.
+pub(crate) fn write_pod(dir: &Path, name: &str, priority: Option<i32>) {
+    let container = json!({"name": "main", "image": "none", "imagePullPolicy": "Never"});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [container], "hostNetwork": true, "priority": priority},
+    });
+    write(dir, &format!("{MANIFESTS}/{name}.json"), &pod.to_string());
 }
 
 /// What a kubelet says before it ends because of its configuration.
@@ -141,6 +200,7 @@ fn arguments(dir: &Path, fields: &Value) -> Vec<String> {
         "volumePluginDir": dir.join("kubelet/plugins").display().to_string(),
         "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},
+        "staticPodPath": dir.join(MANIFESTS).display().to_string(), "fileCheckFrequency": "1s",
     });
     for (field, value) in fields.as_object().into_iter().flatten() {
         config[field] = value.clone();

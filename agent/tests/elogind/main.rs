@@ -4,6 +4,7 @@
 
 mod kubelet;
 mod machine;
+mod pods;
 #[path = "../host/standing.rs"]
 mod standing;
 

@@ -6,6 +6,7 @@ pub mod bus;
 pub mod cri;
 pub mod http;
 pub mod login1;
+pub mod pod_runtime;
 pub mod systemd1;
 
 use std::time::Duration;

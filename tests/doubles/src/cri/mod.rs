@@ -19,6 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 pub use faults::{Call, Fault, Seen};
 pub use pods::{ContainerFact, Layer, PodBuilder};
 pub use process::{Exit, Process, Script};
+pub(crate) use service::unary;
 pub use service::{Service, World};
 
 /// A running double.
@@ -62,19 +63,8 @@ impl CriDouble {
 
     /// Starts it again after a crash.
     pub fn listen(&mut self) {
-        let server = runtime();
         let service = Service::new(Arc::clone(&self.world));
-        let listener = {
-            let _context = server.enter();
-            UnixListener::bind(&self.socket).expect("the socket must be free")
-        };
-        let incoming = stream::unfold(listener, |listener| async move {
-            let accepted = listener.accept().await.map(|(stream, _)| stream);
-            Some((accepted, listener))
-        });
-        server.spawn(async move {
-            tonic::transport::Server::builder().serve_with_incoming(service, incoming).await
-        });
+        let server = serve(&self.socket, service);
         self.server = Some(server);
     }
 
@@ -154,6 +144,33 @@ impl Drop for CriDouble {
             host.shutdown_background();
         }
     }
+}
+
+/// Serves calls on a socket until the runtime is dropped.
+pub(crate) fn serve<S>(socket: &Path, service: S) -> Runtime
+where
+    S: tower::Service<
+            http::Request<tonic::body::Body>,
+            Response = http::Response<tonic::body::Body>,
+            Error = std::convert::Infallible,
+            Future: Send,
+        > + Clone
+        + Send
+        + 'static,
+{
+    let server = runtime();
+    let listener = {
+        let _context = server.enter();
+        UnixListener::bind(socket).expect("the socket must be free")
+    };
+    let incoming = stream::unfold(listener, |listener| async move {
+        let accepted = listener.accept().await.map(|(stream, _)| stream);
+        Some((accepted, listener))
+    });
+    server.spawn(async move {
+        tonic::transport::Server::builder().serve_with_incoming(service, incoming).await
+    });
+    server
 }
 
 fn runtime() -> Runtime {

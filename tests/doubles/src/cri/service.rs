@@ -371,7 +371,8 @@ impl tower::Service<http::Request<Body>> for Service {
     }
 }
 
-async fn unary<'a, C, F>(
+/// Answers one call.
+pub(crate) async fn unary<'a, C, F>(
     request: http::Request<Body>,
     answer: impl Fn(C) -> F + Send + Sync + 'a,
 ) -> http::Response<Body>
