@@ -9,6 +9,7 @@ mod disruptors;
 mod features;
 mod hostile;
 mod jobs;
+mod kubelet;
 mod leave;
 mod model_api;
 mod nodes;

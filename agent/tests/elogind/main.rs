@@ -2,7 +2,6 @@
 //! own namespaces. Checks what the crate `doubles` claims about logind, and what upstream's kubelet
 //! does with logind.
 
-mod kubelet;
 mod machine;
 mod pods;
 #[path = "../host/standing.rs"]
@@ -11,10 +10,10 @@ mod standing;
 use std::time::{Duration, Instant};
 
 use agent_core::protocol::event::{ActionResult, Announcement, Event};
+use doubles::kubelet::{self, Kubelet};
 use doubles::systemd1::{State, Systemd1};
 use epilogue_common::outcome::FailureKind;
 use jiff::Timestamp;
-use kubelet::Kubelet;
 use machine::{Machine, POLL};
 use serde_json::{Value, json};
 use standing::{Session, WITHIN, words};

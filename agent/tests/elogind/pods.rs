@@ -1,14 +1,20 @@
 //! What upstream's kubelet does with static pods in a shutdown: in what order it ends them, and that
 //! nothing stops it.
 
+use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
+use agent_core::protocol::node::KubeletFacts;
+use doubles::kubelet::{Kubelet, pod_runtime, write_pod};
 use doubles::pod_runtime::{PodContainer, PodRuntime};
+use epilogue_agent::args::KubeletPlace;
+use epilogue_agent::host::Host;
+use epilogue_agent::source::kubelet::{Access, KubeletSettings, KubeletSource, PERIOD};
+use epilogue_agent::source::lease::LeaseAge;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::kubelet::{Kubelet, facts, free_port, pod_runtime, write_pod};
-use crate::machine::{Machine, POLL};
+use crate::machine::{Machine, POLL, write};
 
 const LONG: Duration = Duration::from_mins(10);
 const WITHIN: Duration = Duration::from_mins(1);
@@ -43,6 +49,28 @@ fn ended(it: &PodContainer) -> (Instant, i32) {
     it.end.unwrap_or_else(|| panic!("{} must have ended", it.pod))
 }
 
+/// A port of this machine that is free now.
+fn free_port() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port must be free");
+    listener.local_addr().expect("it must have an address")
+}
+
+/// What the agent finds of a kubelet whose port this is.
+async fn facts(machine: &Machine, port: SocketAddr) -> KubeletFacts {
+    write(machine.dir(), "token", "anybody's");
+    let place = KubeletPlace {
+        units: Vec::new(),
+        dir: machine.dir().join("kubelet").display().to_string(),
+        healthz: None,
+        configz: Some(port),
+    };
+    let token = machine.dir().join("token").display().to_string();
+    let access = Some(Access { token, node: "test".to_owned(), authorities: Vec::new() });
+    let settings = KubeletSettings { place, access, period: PERIOD };
+    let address = machine.address().to_owned();
+    KubeletSource::new(settings, address, Host::new("/".into()), LeaseAge::default()).ask().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_end_by_groups_and_a_cancelled_shutdown_spares_none() {
     // ([SD10], [SD12], [SD13])
@@ -59,14 +87,14 @@ async fn pods_end_by_groups_and_a_cancelled_shutdown_spares_none() {
     for (name, priority) in pods {
         write_pod(machine.dir(), name, priority);
     }
-    runtime.set_end("stubborn-test", LONG);
-    runtime.set_end("same-test", Duration::from_secs(1));
+    runtime.set_end("stubborn-test", LONG, 143);
+    runtime.set_end("same-test", Duration::from_secs(1), 143);
     let groups = json!({"shutdownGracePeriodByPodPriority": [
         {"priority": 0, "shutdownGracePeriodSeconds": 4},
         {"priority": 100, "shutdownGracePeriodSeconds": 10},
         {"priority": 5_000, "shutdownGracePeriodSeconds": 30},
         {"priority": 1_000_000, "shutdownGracePeriodSeconds": 5}]});
-    let kubelet = Kubelet::with_pods(machine.dir(), machine.address(), &groups, &runtime);
+    let kubelet = Kubelet::with_pods(machine.dir(), machine.address(), "test", &groups, &runtime);
     until(&runtime, &kubelet, "six containers run", all_started(pods.len())).await;
     machine.until_locks("the kubelet's lock", |locks| locks.len() == 1).await;
 
@@ -115,7 +143,7 @@ async fn a_kubelet_that_restarts_in_a_shutdown_has_no_lock_and_starts_containers
     let runtime = pod_runtime(machine.dir());
     write_pod(machine.dir(), "one", None);
     let fields = json!({"shutdownGracePeriod": "20s", "shutdownGracePeriodCriticalPods": "10s"});
-    let kubelet = Kubelet::with_pods(machine.dir(), machine.address(), &fields, &runtime);
+    let kubelet = Kubelet::with_pods(machine.dir(), machine.address(), "test", &fields, &runtime);
     machine.until_locks("the kubelet's lock", |locks| locks.len() == 2).await;
     until(&runtime, &kubelet, "a container runs", all_started(1)).await;
     machine.call("PowerOff", &(false,)).await;
@@ -125,7 +153,7 @@ async fn a_kubelet_that_restarts_in_a_shutdown_has_no_lock_and_starts_containers
     assert_eq!(ended(one).1, 143);
     kubelet.stop().await;
 
-    let kubelet = Kubelet::with_pods(machine.dir(), machine.address(), &fields, &runtime);
+    let kubelet = Kubelet::with_pods(machine.dir(), machine.address(), "test", &fields, &runtime);
     let runs =
         |found: &[PodContainer]| found.iter().any(|it| it.started.is_some() && it.end.is_none());
     until(&runtime, &kubelet, "a container runs again", runs).await;
@@ -147,24 +175,7 @@ async fn configz_shows_a_graceful_shutdown_that_never_started() {
     let kubelet = Kubelet::start(machine.dir(), "unix:path=/none", &fields);
     kubelet.says("Failed to start node shutdown manager", 1).await;
     let found = facts(&machine, port).await;
-    assert_eq!(found.shutdown_period, Some(Duration::from_secs(20)), "{}", kubelet.log());
+    assert_eq!(found.shutdown_period(), Some(Duration::from_secs(20)), "{}", kubelet.log());
     assert_eq!(found.lock_armed, Some(false));
-    kubelet.stop().await;
-}
-
-/// No logind here.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_static_pod_is_never_evicted() {
-    // ([EV12])
-    let dir = tempfile::tempdir().expect("must be creatable");
-    let runtime = pod_runtime(dir.path());
-    write_pod(dir.path(), "one", None);
-    let fields = json!({"evictionHard": {"memory.available": "99%"}});
-    let kubelet = Kubelet::with_pods(dir.path(), "unix:path=/none", &fields, &runtime);
-    kubelet.says("must evict pod(s)", 1).await;
-    kubelet.says("cannot evict a critical pod", 1).await;
-    let found = runtime.containers();
-    let [one] = found.as_slice() else { panic!("one container: {found:?}") };
-    assert!(one.started.is_some() && one.stop.is_none(), "{one:?}");
     kubelet.stop().await;
 }

@@ -5,6 +5,7 @@
 pub mod bus;
 pub mod cri;
 pub mod http;
+pub mod kubelet;
 pub mod login1;
 pub mod pod_runtime;
 pub mod systemd1;

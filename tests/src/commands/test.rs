@@ -127,7 +127,7 @@ async fn prepare(
         let needs_scheduler = suites.iter().any(Suite::needs_scheduler);
         go_programs.extend(needs_scheduler.then_some(GoProgram::Scheduler));
     }
-    let needs_kubelet = !needs_node && suites.iter().any(Suite::needs_logind);
+    let needs_kubelet = !needs_node && suites.iter().any(Suite::needs_kubelet);
     go_programs.extend(needs_kubelet.then_some(GoProgram::Kubelet));
     let go = async {
         if !go_programs.is_empty() {

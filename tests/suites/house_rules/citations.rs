@@ -54,10 +54,11 @@ fn rule(body: &str) -> Rule {
 }
 
 /// Suites on the real thing: a real API server, kubelet, logind or kernel.
-const REAL: [(&str, &str); 10] = [
+const REAL: [(&str, &str); 11] = [
     ("agent", "tests/suites/agent"),
     ("disruptors", "tests/suites/disruptors"),
     ("elogind", "agent/tests/elogind"),
+    ("kubelet", "tests/suites/kubelet"),
     ("features", "tests/suites/features"),
     ("jobs", "tests/suites/jobs"),
     ("node", "tests/suites/node"),

@@ -144,6 +144,7 @@ messages! {
         reason: String = (string, tag = "10"),
         labels: Map = (btree_map = "string, string", tag = "12"),
         annotations: Map = (btree_map = "string, string", tag = "13"),
+        log_path: String = (string, tag = "15"),
         image_id: String = (string, tag = "17"),
     }
     ContainerStatusAnswer { status: Option<ContainerStatus> = (message, optional, tag = "1"), }

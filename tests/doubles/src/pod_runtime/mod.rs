@@ -28,6 +28,8 @@ use messages::{
     RunPodSandbox, StatusOfContainer, StatusOfImage, StatusOfPodSandbox,
 };
 
+/// The name of an image that is not there.
+pub const NO_IMAGE: &str = "missing";
 /// `NamespaceMode` of a pod with the network of its node.
 const NODE: i32 = 2;
 
@@ -60,8 +62,9 @@ struct World {
 #[derive(Debug, Default)]
 struct Things {
     made: u64,
-    /// How long a pod's containers take to end, by the pod's name; others end at once.
-    takes: BTreeMap<String, Duration>,
+    /// How long a pod's containers take to end, and with what code, by the pod's name; others end
+    /// at once, by the signal.
+    ends: BTreeMap<String, (Duration, i32)>,
     sandboxes: Vec<PodSandbox>,
     containers: Vec<Record>,
 }
@@ -92,9 +95,9 @@ impl PodRuntime {
         Self { world, server: Some(server) }
     }
 
-    /// From now on, the containers of this pod take so long to end after SIGTERM.
-    pub fn set_end(&self, pod: &str, takes: Duration) {
-        self.world.things().takes.insert(pod.to_owned(), takes);
+    /// From now on, the containers of this pod take so long to end after SIGTERM, with this code.
+    pub fn set_end(&self, pod: &str, takes: Duration, code: i32) {
+        self.world.things().ends.insert(pod.to_owned(), (takes, code));
     }
 
     /// All containers so far, in the order of their creation.
@@ -229,6 +232,8 @@ impl World {
             image_ref: image.image.clone(),
             image_id: image.image.clone(),
             image: Some(image),
+            // A kubelet removes all files that begin with it.
+            log_path: format!("{}/logs/{id}.log", self.images),
             labels: config.labels,
             annotations: config.annotations,
             ..ContainerStatus::default()
@@ -280,10 +285,11 @@ impl World {
             it.seen.stop.get_or_insert((Instant::now(), sent.timeout));
             pod.clone_from(&it.seen.pod);
         })?;
-        let takes = self.things().takes.get(&pod).copied().unwrap_or_default();
+        let end = self.things().ends.get(&pod).copied();
+        let (takes, code) = end.unwrap_or((Duration::ZERO, 143));
         let grace = Duration::from_secs(sent.timeout.try_into().unwrap_or(0));
         tokio::time::sleep(takes.min(grace)).await;
-        self.with(&id, |it| it.end(if takes <= grace { 143 } else { 137 }))
+        self.with(&id, |it| it.end(if takes <= grace { code } else { 137 }))
     }
 
     fn image_fs(&self) -> ImageFsInfoResponse {
@@ -312,7 +318,7 @@ impl Record {
         if self.seen.end.is_none() {
             self.status.state = ContainerState::Exited.into();
             (self.status.finished_at, self.status.exit_code) = (now(), code);
-            self.status.reason = "Error".into();
+            self.status.reason = if code == 0 { "Completed" } else { "Error" }.into();
             self.seen.end = Some((Instant::now(), code));
         }
     }
@@ -364,9 +370,12 @@ fn is_ready() -> wire::StatusResponse {
     wire::StatusResponse { status: Some(wire::RuntimeStatus { conditions }) }
 }
 
-/// Every image is there.
+/// Every image but [`NO_IMAGE`] is there, and none can be pulled.
 fn image(sent: StatusOfImage) -> ImageStatusAnswer {
     let spec = sent.image.unwrap_or_default();
+    if spec.image.starts_with(NO_IMAGE) {
+        return ImageStatusAnswer { image: None };
+    }
     let id = spec.image.clone();
     let image = Image { id: id.clone(), repo_tags: vec![id], size: 1, spec: Some(spec) };
     ImageStatusAnswer { image: Some(image) }

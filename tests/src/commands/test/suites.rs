@@ -67,6 +67,11 @@ impl Suite {
         self.name.as_deref() == Some("elogind")
     }
 
+    /// Whether its tests use a real kubelet on this machine.
+    pub(super) fn needs_kubelet(&self) -> bool {
+        self.needs_logind() || self.package == LAB && self.name.as_deref() == Some("kubelet")
+    }
+
     /// Whether its tests check the alerts by promtool.
     pub(super) fn needs_promtool(&self) -> bool {
         self.package == "epilogue-deploy" && self.name.as_deref() == Some("monitoring")

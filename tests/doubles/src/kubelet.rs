@@ -1,26 +1,22 @@
-//! Runs upstream's kubelet on a logind, with a double of its container runtime and without an API:
-//! what it demands of its configuration, and what it does with logind. It runs in namespaces of its
-//! own, and sees the machine's files, but writes none.
+//! Runs upstream's kubelet, which is no double, on doubles of what it needs: a bus, a container
+//! runtime. It runs in namespaces of its own, and sees the machine's files, but writes none.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use agent_core::protocol::node::KubeletFacts;
-use doubles::bus::WITHOUT_DESCRIPTORS;
-use doubles::cri::CriDouble;
-use doubles::pod_runtime::PodRuntime;
-use epilogue_agent::args::KubeletPlace;
-use epilogue_agent::host::Host;
-use epilogue_agent::source::kubelet::{KubeletSettings, KubeletSource, PERIOD};
-use epilogue_agent::source::lease::LeaseAge;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use tokio::time::{Duration, Instant, sleep};
 
-use crate::machine::{Machine, POLL, write};
+use crate::bus::WITHOUT_DESCRIPTORS;
+use crate::cri::CriDouble;
+use crate::pod_runtime::PodRuntime;
 
+const POLL: Duration = Duration::from_millis(20);
+
+/// The name of its node where no API knows it.
+const NODE: &str = "test";
 /// The directory of static pods.
 const MANIFESTS: &str = "kubelet/manifests";
 /// It begins a pass over what its node is short of every 10 s.
@@ -52,7 +48,7 @@ exec "$@"
 
 /// A kubelet that runs.
 #[derive(Debug)]
-pub(crate) struct Kubelet {
+pub struct Kubelet {
     child: Child,
     log: PathBuf,
     _runtime: Option<CriDouble>,
@@ -60,30 +56,39 @@ pub(crate) struct Kubelet {
 
 impl Kubelet {
     /// Starts it on a bus, with these fields of its configuration.
-    pub(crate) fn start(dir: &Path, bus: &str, fields: &Value) -> Self {
+    pub fn start(dir: &Path, bus: &str, fields: &Value) -> Self {
         Self::with_images(dir, bus, fields, Some(&dir.display().to_string()))
     }
 
     /// Starts it where the images lie in this directory, if the runtime says where.
-    pub(crate) fn with_images(dir: &Path, bus: &str, fields: &Value, images: Option<&str>) -> Self {
+    pub fn with_images(dir: &Path, bus: &str, fields: &Value, images: Option<&str>) -> Self {
         let runtime = CriDouble::start_at(&dir.join("kubelet/runtime.sock"));
         let images: Vec<&str> = images.into_iter().collect();
         runtime.set_images(&images);
-        Self { _runtime: Some(runtime), ..Self::spawn(dir, bus, fields) }
+        Self { _runtime: Some(runtime), ..Self::spawn(dir, bus, NODE, fields) }
     }
 
-    /// Starts it on a runtime that runs pods: those of its manifests.
-    pub(crate) fn with_pods(dir: &Path, bus: &str, fields: &Value, _runtime: &PodRuntime) -> Self {
-        Self::spawn(dir, bus, fields)
+    /// Starts it on a runtime that runs pods: those of its manifests, and those that the API binds
+    /// to this node if there is a [`kubeconfig`].
+    pub fn with_pods(
+        dir: &Path,
+        bus: &str,
+        node: &str,
+        fields: &Value,
+        _runtime: &PodRuntime,
+    ) -> Self {
+        Self::spawn(dir, bus, node, fields)
     }
 
-    fn spawn(dir: &Path, bus: &str, fields: &Value) -> Self {
+    fn spawn(dir: &Path, bus: &str, node: &str, fields: &Value) -> Self {
         fs::create_dir_all(dir.join("etc/systemd/logind.conf.d")).expect("must be creatable");
         let log = dir.join("kubelet/log");
         let stderr = fs::File::create(&log).expect("must be creatable");
-        // Who asks its port must be in its network.
-        let spaces: &[&str] =
-            if fields["enableServer"] == true { &["--mount"] } else { &["--mount", "--net"] };
+        // It must be in the network of whom it asks, or who asks it.
+        let kubeconfig = kubeconfig(dir);
+        let is_apart = fields["enableServer"] != true && !kubeconfig.exists();
+        let spaces: &[&str] = if is_apart { &["--mount", "--net"] } else { &["--mount"] };
+        let api = kubeconfig.exists().then(|| format!("--kubeconfig={}", kubeconfig.display()));
         let child = Command::new("bash")
             .args(["-c", WITHOUT_DESCRIPTORS, "bash", "unshare"])
             .args(spaces)
@@ -91,6 +96,10 @@ impl Kubelet {
             .arg(dir)
             .arg(program())
             .args(arguments(dir, fields))
+            .args(api)
+            .arg(format!("--hostname-override={node}"))
+            // It removes what a runtime names by a relative path.
+            .current_dir(dir)
             .env("DBUS_SYSTEM_BUS_ADDRESS", bus)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -102,12 +111,12 @@ impl Kubelet {
     }
 
     /// Its process.
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id().expect("it must run")
     }
 
     /// Waits until its log says this so many times.
-    pub(crate) async fn says(&self, words: &str, times: usize) {
+    pub async fn says(&self, words: &str, times: usize) {
         let end = Instant::now() + SAYS_WITHIN;
         while self.log().matches(words).count() < times {
             assert!(Instant::now() < end, "no {words:?} in {}", self.log());
@@ -115,55 +124,39 @@ impl Kubelet {
         }
     }
 
-    pub(crate) fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Ends it.
-    pub(crate) async fn stop(mut self) {
+    pub async fn stop(mut self) {
         self.child.kill().await.expect("it must be ours");
     }
 }
 
+/// The file with its way to the API.
+pub fn kubeconfig(dir: &Path) -> PathBuf {
+    dir.join("kubelet/kubeconfig")
+}
+
 /// A runtime that runs pods.
-pub(crate) fn pod_runtime(dir: &Path) -> PodRuntime {
+pub fn pod_runtime(dir: &Path) -> PodRuntime {
     fs::create_dir_all(dir.join(MANIFESTS)).expect("must be creatable");
     PodRuntime::start_at(&dir.join("kubelet/runtime.sock"), dir)
 }
 
-/// A port of this machine that is free now.
-pub(crate) fn free_port() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port must be free");
-    listener.local_addr().expect("it must have an address")
-}
-
-/// What the agent finds of a kubelet whose port this is.
-pub(crate) async fn facts(machine: &Machine, port: SocketAddr) -> KubeletFacts {
-    write(machine.dir(), "token", "anybody's");
-    let place = KubeletPlace {
-        units: Vec::new(),
-        dir: machine.dir().join("kubelet").display().to_string(),
-        healthz: None,
-        configz: Some(port),
-    };
-    let token = Some(machine.dir().join("token").display().to_string());
-    let settings = KubeletSettings { place, token, period: PERIOD };
-    let address = machine.address().to_owned();
-    KubeletSource::new(settings, address, Host::new("/".into()), LeaseAge::default()).ask().await
-}
-
 /// Writes the manifest of a static pod with one container.
-pub(crate) fn write_pod(dir: &Path, name: &str, priority: Option<i32>) {
+pub fn write_pod(dir: &Path, name: &str, priority: Option<i32>) {
     let container = json!({"name": "main", "image": "none", "imagePullPolicy": "Never"});
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
         "spec": {"containers": [container], "hostNetwork": true, "priority": priority},
     });
-    write(dir, &format!("{MANIFESTS}/{name}.json"), &pod.to_string());
+    write(&dir.join(MANIFESTS).join(format!("{name}.json")), &pod.to_string());
 }
 
 /// What a kubelet says before it ends because of its configuration.
-pub(crate) async fn refusal(fields: &Value) -> String {
+pub async fn refusal(fields: &Value) -> String {
     let dir = tempfile::tempdir().expect("must be creatable");
     let output = Command::new(program())
         .args(arguments(dir.path(), fields))
@@ -177,8 +170,9 @@ pub(crate) async fn refusal(fields: &Value) -> String {
 
 /// The program that `cargo lab` has built.
 fn program() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("must be in target");
-    let bin = target.join("lab/bin");
+    let test = std::env::current_exe().expect("a test must know its program");
+    let bin = test.ancestors().map(|it| it.join("lab/bin")).find(|it| it.is_dir());
+    let bin = bin.expect("`cargo lab test` makes target/lab/bin");
     let entries = fs::read_dir(&bin).into_iter().flatten().flatten().map(|entry| entry.path());
     let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut found: Vec<PathBuf> =
@@ -189,15 +183,21 @@ fn program() -> PathBuf {
     })
 }
 
+fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().expect("must lie in a directory")).expect("must be writable");
+    fs::write(path, text).expect("must be writable");
+}
+
 /// Its arguments, with a configuration that needs no cgroups, swap or server.
 fn arguments(dir: &Path, fields: &Value) -> Vec<String> {
+    let path = |name: &str| dir.join("kubelet").join(name).display().to_string();
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-        "containerRuntimeEndpoint": format!("unix://{}", dir.join("kubelet/runtime.sock").display()),
+        "containerRuntimeEndpoint": format!("unix://{}", path("runtime.sock")),
         "cgroupsPerQOS": false, "enforceNodeAllocatable": [], "failCgroupV1": false,
         "failSwapOn": false, "enableServer": false, "healthzPort": 0, "oomScoreAdj": 0,
-        "makeIPTablesUtilChains": false, "podLogsDir": dir.join("kubelet/pods").display().to_string(),
-        "volumePluginDir": dir.join("kubelet/plugins").display().to_string(),
+        "makeIPTablesUtilChains": false, "podLogsDir": path("pods"),
+        "volumePluginDir": path("plugins"),
         "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},
         "staticPodPath": dir.join(MANIFESTS).display().to_string(), "fileCheckFrequency": "1s",
@@ -205,14 +205,12 @@ fn arguments(dir: &Path, fields: &Value) -> Vec<String> {
     for (field, value) in fields.as_object().into_iter().flatten() {
         config[field] = value.clone();
     }
-    write(dir, "kubelet/config.json", &config.to_string());
-    let path = |name: &str| dir.join("kubelet").join(name).display().to_string();
+    write(&dir.join("kubelet/config.json"), &config.to_string());
     vec![
         "kubelet".to_owned(),
         format!("--config={}", path("config.json")),
         format!("--root-dir={}", path("root")),
         format!("--cert-dir={}", path("pki")),
-        "--hostname-override=test".to_owned(),
         "--v=3".to_owned(),
     ]
 }
