@@ -4,6 +4,8 @@
 // The helpers of a suite are tests too, but not to the lint.
 #![allow(clippy::unwrap_used)]
 
+mod devices;
+
 use std::time::Duration;
 
 use doubles::bus::PrivateBus;
@@ -29,7 +31,7 @@ struct Site {
     client: kube::Client,
     pods: Api<Pod>,
     login1: Login1,
-    _bus: PrivateBus,
+    bus: PrivateBus,
     dir: TempDir,
 }
 
@@ -46,7 +48,7 @@ impl Site {
         let kubelet = Kubelet::with_pods(dir.path(), &bus.address, &node, fields, &runtime);
         let client = cluster.admin_client().await.unwrap();
         let pods = Api::namespaced(client.clone(), namespace.name());
-        let site = Self { namespace, node, kubelet, runtime, client, pods, login1, _bus: bus, dir };
+        let site = Self { namespace, node, kubelet, runtime, client, pods, login1, bus, dir };
         let nodes: Api<Node> = Api::all(site.client.clone());
         let is_ready = async || nodes.get_opt(&site.node).await.unwrap().is_some_and(is_ready);
         eventually("a node that is ready", WITHIN, is_ready, |ready| *ready).await;

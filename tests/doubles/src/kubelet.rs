@@ -19,6 +19,8 @@ const POLL: Duration = Duration::from_millis(20);
 const NODE: &str = "test";
 /// The directory of static pods.
 const MANIFESTS: &str = "kubelet/manifests";
+/// The directory of device plugins' sockets.
+pub(crate) const DEVICE_PLUGINS: &str = "kubelet/device-plugins";
 /// It begins a pass over what its node is short of every 10 s.
 const SAYS_WITHIN: Duration = Duration::from_mins(1);
 
@@ -30,6 +32,8 @@ dir=$1
 shift
 mount --make-rprivate /
 for path in /var/lib /etc/systemd; do mount -t tmpfs none $path; done
+mkdir -p /var/lib/kubelet/device-plugins
+mount --bind "$dir/kubelet/device-plugins" /var/lib/kubelet/device-plugins
 mkdir -p /etc/systemd/logind.conf.d
 mount --bind "$dir/etc/systemd/logind.conf.d" /etc/systemd/logind.conf.d
 setting() {
@@ -81,7 +85,9 @@ impl Kubelet {
     }
 
     fn spawn(dir: &Path, bus: &str, node: &str, fields: &Value) -> Self {
-        fs::create_dir_all(dir.join("etc/systemd/logind.conf.d")).expect("must be creatable");
+        for path in ["etc/systemd/logind.conf.d", DEVICE_PLUGINS] {
+            fs::create_dir_all(dir.join(path)).expect("must be creatable");
+        }
         let log = dir.join("kubelet/log");
         let stderr = fs::File::create(&log).expect("must be creatable");
         // It must be in the network of whom it asks, or who asks it.
@@ -130,6 +136,11 @@ impl Kubelet {
 
     /// Ends it.
     pub async fn stop(mut self) {
+        self.kill().await;
+    }
+
+    /// Ends it; another may take its place.
+    pub async fn kill(&mut self) {
         self.child.kill().await.expect("it must be ours");
     }
 }

@@ -100,6 +100,17 @@ impl PodRuntime {
         self.world.things().ends.insert(pod.to_owned(), (takes, code));
     }
 
+    /// Loses what runs, as containerd does when its machine boots.
+    pub fn boot(&self) {
+        let mut things = self.world.things();
+        let not_ready = PodSandboxState::NotReady.into();
+        things.sandboxes.iter_mut().for_each(|it| it.state = not_ready);
+        for container in things.containers.iter_mut().filter(|it| it.seen.end.is_none()) {
+            container.end(255);
+            container.status.reason = "Unknown".into();
+        }
+    }
+
     /// All containers so far, in the order of their creation.
     pub fn containers(&self) -> Vec<PodContainer> {
         self.world.things().containers.iter().map(|it| it.seen.clone()).collect()
