@@ -137,7 +137,7 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
     }
     let verdict = decide_end(&facts);
     let PodDecision { stage, manages_pods, action, wake, waits_for } =
-        pods::decide(&facts, verdict.as_ref(), input.settings);
+        pods::decide(&facts, verdict.as_ref(), &open, input.settings);
     // After its deadline a Job without a verdict only waits for the watches.
     let deadline = verdict::until_deadline(&facts.job, facts.now)
         .filter(|left| verdict.is_none() && *left > SignedDuration::ZERO);

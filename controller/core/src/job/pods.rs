@@ -83,9 +83,19 @@ pub(super) struct PodDecision {
     pub waits_for: Option<WaitsFor>,
 }
 
-/// Decides the pod stage of a sync.
-pub(super) fn decide(facts: &Facts, end: Option<&Verdict>, settings: &Settings) -> PodDecision {
+/// Decides the pod stage of a sync. A Job that goes on deletes no pod that has failed and waits for
+/// the boot of its node.
+pub(super) fn decide(
+    facts: &Facts,
+    end: Option<&Verdict>,
+    awaits_boots: &[Arc<Pod>],
+    settings: &Settings,
+) -> PodDecision {
     let pods = &facts.census.pods;
+    let live = || -> Vec<Arc<Pod>> {
+        let is_open = |pod: &Pod| awaits_boots.iter().any(|open| open.uid == pod.uid);
+        pods.active().into_iter().filter(|pod| !is_open(pod)).collect()
+    };
     if let Some(verdict) = end {
         let stage = PodStage::delete(pods.active(), Purpose::End(verdict.end));
         return PodDecision { stage, ..PodDecision::unmanaged() };
@@ -94,7 +104,7 @@ pub(super) fn decide(facts: &Facts, end: Option<&Verdict>, settings: &Settings) 
         return PodDecision::unmanaged();
     }
     if facts.job.spec.suspend {
-        let stage = PodStage::delete(pods.active(), Purpose::Suspend);
+        let stage = PodStage::delete(live(), Purpose::Suspend);
         return PodDecision::new(stage, Action::PodsDeleted);
     }
     // DIVERGES(upstream): only on request. Upstream lets a pod that cannot start hold up its Job
@@ -104,21 +114,27 @@ pub(super) fn decide(facts: &Facts, end: Option<&Verdict>, settings: &Settings) 
         None => (Vec::new(), None),
     };
     let decision = if overdue.is_empty() {
-        size(facts, settings)
+        size(facts, live, awaits_boots.len(), settings)
     } else {
         PodDecision::new(PodStage::FailPending(overdue), Action::PodsDeleted)
     };
     decision.wake_after(wake)
 }
 
-/// Deletes excess pods, or creates missing ones.
-fn size(facts: &Facts, settings: &Settings) -> PodDecision {
+/// Deletes excess pods, or creates missing ones. A pod that waits for a boot keeps its place, and
+/// takes no place from a live one.
+fn size(
+    facts: &Facts,
+    live: impl Fn() -> Vec<Arc<Pod>>,
+    open: usize,
+    settings: &Settings,
+) -> PodDecision {
     let census = &facts.census;
     let (active, wanted) = (census.active, wanted(facts));
-    let excess = active.saturating_sub(wanted);
+    let excess = active.saturating_sub(open).saturating_sub(wanted);
     if excess > 0 || !have_places(&facts.job, &census.pods) {
         let most = settings.max_pod_create_delete_per_sync;
-        let victims = choose_victims(&facts.job, &census.pods.active(), excess, most);
+        let victims = choose_victims(&facts.job, &live(), excess, most);
         let stage = PodStage::delete(victims, Purpose::Excess);
         return PodDecision::new(stage, Action::PodsDeleted);
     }

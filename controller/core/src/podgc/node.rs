@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use epilogue_common::announcement::Announcement;
 use epilogue_common::names::node::{SHUTTING_DOWN_TAINT, STATE};
@@ -12,6 +13,7 @@ use serde::Deserialize;
 use crate::job::NodeBoots;
 use crate::view::Tristate;
 use crate::view::lenient::lenient_time;
+use crate::workqueue::Moment;
 
 /// The key of the taint that states that the machine is off; a person or a cloud sets it.
 pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
@@ -24,7 +26,7 @@ const FRESH_MAX: SignedDuration = SignedDuration::from_secs(30);
 
 /// After a boot a kubelet reports the pods that it lost within this time, unless their failure has
 /// another cause.
-const REPORTED_WITHIN: SignedDuration = SignedDuration::from_hours(1);
+const REPORTED_WITHIN: Duration = Duration::from_hours(1);
 
 /// A node as the API sends it, reduced to the fields that the rules read.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -113,8 +115,8 @@ pub struct NodeView {
 pub struct NodeRecord {
     /// The current state of the node.
     pub view: NodeView,
-    /// When the node was first seen.
-    known_since: Timestamp,
+    /// When the node was first seen in its current boot, by the clock of the work queue.
+    seen_since: Moment,
     /// The boot that was shown before the current one.
     boot_before: Option<Arc<str>>,
     /// When the current boot was first seen; `None` if no earlier one was.
@@ -198,10 +200,10 @@ impl NodeView {
 
 impl NodeRecord {
     /// A node that was not known before.
-    pub fn new(view: NodeView, now: Timestamp) -> Self {
+    pub fn new(view: NodeView, now: Timestamp, elapsed: Moment) -> Self {
         Self {
             view,
-            known_since: now,
+            seen_since: elapsed,
             boot_before: None,
             booted_by: None,
             booted_after: None,
@@ -210,7 +212,7 @@ impl NodeRecord {
     }
 
     /// Takes the current state of a node; returns whether that matters to its pods.
-    pub fn show(&mut self, view: NodeView, now: Timestamp) -> bool {
+    pub fn show(&mut self, view: NodeView, now: Timestamp, elapsed: Moment) -> bool {
         let heard = std::mem::replace(&mut self.view.heard, view.heard);
         if self.view == view {
             return false;
@@ -219,7 +221,7 @@ impl NodeRecord {
         if self.view.boot_id.is_some() && view.boot_id.is_some() {
             if self.view.boot_id != view.boot_id {
                 self.boot_before = self.view.boot_id.take();
-                self.booted_by = Some(now);
+                (self.booted_by, self.seen_since) = (Some(now), elapsed);
                 self.booted_after =
                     if is_fresh(&view, now) { now.checked_sub(FRESH_MAX).ok() } else { heard };
             }
@@ -235,10 +237,20 @@ impl NodeRecord {
 
 impl NodeRecord {
     /// The boots since a pod was created, by the API's clock; `None` if they are not known.
-    pub(crate) fn boots_since(&self, created: Timestamp, now: Timestamp) -> Option<NodeBoots> {
+    ///
+    /// This machine may itself have booted with a clock that is behind, and that is set since. So
+    /// the age of a boot comes from a clock that is never set. A creation in the future tells
+    /// nothing.
+    pub(crate) fn boots_since(
+        &self,
+        created: Timestamp,
+        now: Timestamp,
+        elapsed: Moment,
+    ) -> Option<NodeBoots> {
         let to = self.view.boot_id.as_ref()?;
-        let shown = self.booted_by.unwrap_or(self.known_since);
-        if created > shown || now.duration_since(shown) > REPORTED_WITHIN {
+        let age = elapsed.saturating_sub(self.seen_since);
+        let shown = now - SignedDuration::try_from(age).ok()?;
+        if created > shown && created <= now || age > REPORTED_WITHIN {
             return Some(NodeBoots::Same);
         }
         let from = self.boot_before.clone()?;

@@ -9,6 +9,7 @@ use epilogue_common::names::job_option::FORCE_FAIL_AFTER;
 use epilogue_common::watch_event::WatchEvent;
 use jiff::{SignedDuration, Timestamp};
 
+use super::event::Now;
 use super::jobs::Jobs;
 use super::kept_pods::{is_left, kept_rule};
 use super::pods::Pods;
@@ -139,14 +140,15 @@ impl Gc {
         event: WatchEvent<NodeView>,
         pods: &Pods,
         jobs: &Jobs,
-        now: Timestamp,
+        now: &Now,
     ) -> Vec<Wake> {
+        let time = now.time;
         match event {
             WatchEvent::ListBegins => self.node_list.begin(),
-            WatchEvent::ListEnds(_) => return self.nodes_end(pods, jobs, now),
+            WatchEvent::ListEnds(_) => return self.nodes_end(pods, jobs, time),
             WatchEvent::Shown(node) => return self.node_shown(node, pods, jobs, now),
-            WatchEvent::Gone(node) => return self.node_gone(&node.name, now),
-            WatchEvent::Unreadable(node) if node.gone => return self.node_gone(&node.name, now),
+            WatchEvent::Gone(node) => return self.node_gone(&node.name, time),
+            WatchEvent::Unreadable(node) if node.gone => return self.node_gone(&node.name, time),
             WatchEvent::Unreadable(_) | WatchEvent::UpTo(_) | WatchEvent::Restored => {}
         }
         Vec::new()
@@ -180,20 +182,14 @@ impl Gc {
     }
 
     /// A node was listed, added or modified.
-    fn node_shown(
-        &mut self,
-        view: NodeView,
-        pods: &Pods,
-        jobs: &Jobs,
-        now: Timestamp,
-    ) -> Vec<Wake> {
-        let name = Arc::clone(&view.name);
+    fn node_shown(&mut self, view: NodeView, pods: &Pods, jobs: &Jobs, now: &Now) -> Vec<Wake> {
+        let (name, Now { time: now, elapsed, .. }) = (Arc::clone(&view.name), *now);
         self.node_list.saw(&name);
         self.missing_nodes.remove(&name);
         let changed = if let Some(record) = self.nodes.get_mut(&name) {
-            record.show(view, now)
+            record.show(view, now, elapsed)
         } else {
-            self.nodes.insert(Arc::clone(&name), NodeRecord::new(view, now));
+            self.nodes.insert(Arc::clone(&name), NodeRecord::new(view, now, elapsed));
             true
         };
         if !changed {

@@ -105,7 +105,7 @@ impl ClusterState {
                 Versions { pods, ..Versions::default() }
             }
             Event::Node(event) => {
-                let checks = self.with_gc(|gc, pods, jobs| gc.node(event, pods, jobs, now.time));
+                let checks = self.with_gc(|gc, pods, jobs| gc.node(event, pods, jobs, now));
                 reaction.entries.extend(checks);
                 Versions::default()
             }
@@ -157,19 +157,20 @@ impl ClusterState {
         }
         // Pods without a controller may be adopted. ([S10])
         let pods = self.pods.of_job(&job);
-        let boots = self.boots(&pods, now.time);
+        let boots = self.boots(&pods, now);
         let memory = Memory { boots, ..self.jobs.memory(&job.uid) };
         let (seen, counts_max) = (self.jobs.seen(), self.jobs.counts_max(now));
         Some(Snapshot { job, pods, memory, seen, counts_max, restores: self.restores })
     }
 
     /// The boots of the nodes of failed pods that may be to be counted.
-    fn boots(&self, pods: &JobPods, now: Timestamp) -> HashMap<Uid, NodeBoots> {
+    fn boots(&self, pods: &JobPods, now: &Now) -> HashMap<Uid, NodeBoots> {
         let Some(gc) = &self.gc else { return HashMap::new() };
         let failed = pods.of_kind(Kind::Unsettled).filter(|pod| pod.phase == Phase::Failed);
         let boots = failed.filter_map(|pod| {
             let node = gc.nodes.get(pod.node.as_ref()?)?;
-            Some((pod.uid.clone(), node.boots_since(pod.created.unwrap_or_default(), now)?))
+            let created = pod.created.unwrap_or_default();
+            Some((pod.uid.clone(), node.boots_since(created, now.time, now.elapsed)?))
         });
         boots.collect()
     }

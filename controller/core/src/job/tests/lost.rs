@@ -116,6 +116,21 @@ fn a_container_that_failed_before_the_boot_counts() {
     }
 }
 
+/// The API, this controller and the pod's node lost power at once, and the node's clock is two
+/// hours off after its boot. Whether a boot was seen depends on who was first.
+#[test]
+fn no_clock_of_a_node_has_a_say_about_what_it_lost() {
+    for seconds_ago in [-7200, 7200] {
+        for boots in [None, Some(booted())] {
+            let mut api = cluster(failed_pod(&[ended("main", 255, "Unknown", seconds_ago)]), boots);
+            sync(&mut api);
+            assert!(is_marked(&api), "{seconds_ago}");
+            let effects = sync(&mut api);
+            assert_eq!((effects.failed, effects.created.len()), (0, 1), "{seconds_ago}");
+        }
+    }
+}
+
 #[test]
 fn a_container_that_a_signal_ended_after_the_boot_counts() {
     let boots = NodeBoots::Booted { shown: ago(100), from: "a".into(), to: "b".into() };
@@ -249,4 +264,38 @@ fn the_patch_of_a_lost_pod_names_both_boots() {
     let unknown = condition(None);
     let text = "the node lost the pod's containers; how they ended is not known";
     assert_eq!((&unknown["reason"], &unknown["message"]), (&json!("LostByNode"), &json!(text)));
+}
+
+/// A Job that wants fewer pods deletes none that has failed: it is counted first.
+#[test]
+fn a_pod_that_waits_for_the_boot_of_its_node_is_not_deleted() {
+    let table = [
+        ("suspended", ignoring().spec("suspend", true)),
+        ("scaled down", ignoring().spec("parallelism", 0)),
+    ];
+    for (case, job) in table {
+        let mut waits = api(job, vec![failed_pod(&[cut("main")])]);
+        waits.memory.boots = [(uid("p"), NodeBoots::Same)].into();
+        let first = sync(&mut waits);
+        assert_eq!((first.deleted.len(), first.failed, first.requeue_seconds), (0, 0, Some(1)));
+        let mut booted = waits.clone();
+        booted.memory.boots.insert(uid("p"), self::booted());
+        for _ in 0..3 {
+            sync(&mut booted);
+        }
+        assert!(is_marked(&booted), "{case}");
+        let last = sync(&mut booted);
+        assert_eq!((last.active, last.failed, last.deleted.len()), (0, 0, 0), "{case}");
+        waits.now += SignedDuration::from_secs(15);
+        assert_eq!(sync(&mut waits).failed, 1, "{case}: no boot came");
+    }
+}
+
+#[test]
+fn a_pod_that_waits_for_the_boot_of_its_node_takes_no_place_from_a_live_one() {
+    let running = pod("runs", "Running").on_node();
+    let mut api = api(ignoring(), vec![failed_pod(&[cut("main")]), running]);
+    api.memory.boots = [(uid("p"), NodeBoots::Same)].into();
+    let effects = sync(&mut api);
+    assert_eq!((effects.deleted.len(), effects.create_calls, effects.active), (0, 0, 2));
 }

@@ -14,7 +14,8 @@ fn node(boot: Option<&str>) -> Event {
 }
 
 fn at(seconds: i64) -> Now {
-    Now { time: now() + SignedDuration::from_secs(seconds), ..quiet() }
+    let elapsed = Moment::from_secs(seconds.try_into().unwrap_or(0));
+    Now { time: now() + SignedDuration::from_secs(seconds), elapsed, ..quiet() }
 }
 
 /// A pod of the node, created at this second.
@@ -84,4 +85,32 @@ fn without_its_node_nothing_is_known_of_a_pod() {
     cluster.jobs(WatchEvent::Shown(job("uid-a", 10, &json!({}))));
     cluster.pod_shown(bound("old", 11, "Failed", -60));
     assert_eq!(boots(&cluster, "old", 2), None, "without pod GC nodes are not watched");
+}
+
+/// A machine that runs everything, and whose clock is wrong for a while after a boot: the pod was
+/// created before the boot, at a time that seems to be ahead.
+#[test]
+fn a_clock_that_is_behind_at_a_boot_says_nothing_of_the_pods_from_before() {
+    let after = |elapsed: u64, clock: i64| Now { elapsed: Moment::from_secs(elapsed), ..at(clock) };
+    let boots = |cluster: &Cluster, pod: &str, now: Now| {
+        let snapshot = cluster.0.input(&key(), &now).expect("must be there");
+        snapshot.memory.boots.get(&Uid::from(pod)).cloned()
+    };
+    let (behind, right) = (after(10, -7200), after(20, 20));
+    for boot in [None, Some("boot-1")] {
+        let mut cluster = with_nodes();
+        boot.map(|boot| cluster.0.handle(node(Some(boot)), &after(9, -7201)));
+        cluster.0.handle(node(Some("boot-2")), &behind);
+        cluster.0.handle_pod(WatchEvent::Shown(bound("old", 11, "Failed", -300)), &behind);
+        let expected = |shown: Now| {
+            let (from, to) = (boot?.into(), "boot-2".into());
+            Some(NodeBoots::Booted { shown: shown.time, from, to })
+        };
+        assert_eq!(boots(&cluster, "old", behind), expected(behind), "{boot:?}");
+        // The clock was set by two hours, and ten seconds have passed.
+        assert_eq!(boots(&cluster, "old", right), expected(at(10)), "{boot:?}");
+        cluster.0.handle_pod(WatchEvent::Shown(bound("new", 12, "Failed", 15)), &right);
+        assert_eq!(boots(&cluster, "new", right), Some(NodeBoots::Same), "{boot:?}");
+        assert_eq!(boots(&cluster, "old", at(3620)), Some(NodeBoots::Same), "{boot:?}");
+    }
 }
