@@ -7,7 +7,7 @@ use super::super::facts::Facts;
 use super::super::out::Out;
 use super::super::pod_steps::Why;
 use super::answers::note_shown;
-use super::{ActiveStage, Shutdown};
+use super::{ActiveStage, Recorded, Shutdown};
 use crate::pod::PodView;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::Mode;
@@ -69,7 +69,7 @@ impl Shutdown {
         );
         out.calls.log(false, None, text);
         self.start_stage(stage, facts, out);
-        // The intent goes to the disk before the write, or at the latest with it.
+        // The intent goes to the disk before a stop, and at the latest with a write to the API.
         out.write_journal(&facts.clock);
     }
 
@@ -85,19 +85,33 @@ impl Shutdown {
         }
         self.stage = Some(ActiveStage {
             ends_at: now.monotonic + Duration::from_millis(stage.share_ms),
+            recorded: Recorded {
+                at: now.wall,
+                since: now.monotonic,
+                until: out.journal.append(intents),
+            },
             pods,
         });
         self.mode_is_final = true;
-        out.journal.append(intents);
     }
 
     /// Sends the terminations that are due, after each pod's mark. A termination through the API
     /// waits until the API has settled the mark. If the mark fails, a deletion would fail too, or
     /// would lack its cause. The runtime's stop waits only for the time for marks, because the mark
     /// is repeated with the phase.
+    ///
+    /// A stop also waits for its record: the API shows nothing of it. After a cancel the next
+    /// process would take the mark back from a pod of which only we knew that it was stopped. A
+    /// disk that was too slow for the shutdown's first record, or that refuses, holds up no stop.
+    /// ([AP17])
     fn send_ends(&mut self, facts: &Facts, out: &mut Out) {
         let marks_over = facts.clock.reached(self.at(self.ends.pre_mark));
         let may_end = self.may_end(&facts.clock);
+        let disk_works = out.journal.is_durable(self.intent_mark);
+        let unrecorded =
+            self.stage.as_ref().filter(|_| may_end && disk_works).is_some_and(|stage| {
+                stage.recorded.is_awaited(self.ends.intent, &facts.clock, &out.journal)
+            });
         let rights = [Terminator::Delete, Terminator::Deadline].map(Terminator::right);
         let rights: Vec<_> = rights.into_iter().flatten().collect();
         for uid in &out.refusals.in_turn(&rights, self.order.iter()) {
@@ -137,6 +151,7 @@ impl Shutdown {
                     }
                     termination.send_end(pod, Why::Shutdown, out);
                 }
+                (Terminator::Stop, _) if unrecorded => {}
                 (Terminator::Stop, _) => termination.send_end(pod, Why::Shutdown, out),
                 _ => {}
             }

@@ -250,11 +250,7 @@ impl Shutdown {
             // After a loss of power, a mark that is not on the disk has no known origin. If the
             // disk is too slow, or no time is left, the agent sends the mark anyway. A mark that is
             // not sent explains nothing.
-            let waits = may_end
-                && !out.journal.is_durable(recorded.until)
-                && !out.journal.is_refused()
-                && !facts.clock.reached(recorded.since + self.ends.intent);
-            if waits {
+            if may_end && recorded.is_awaited(self.ends.intent, &facts.clock, &out.journal) {
                 continue;
             }
             if !out.refusals.may_ask(PATCH_STATUS, &facts.clock) {

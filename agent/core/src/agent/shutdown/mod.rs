@@ -20,6 +20,7 @@ use jiff::Timestamp;
 use super::facts::Situation;
 use super::mode::Detected;
 use super::status::{LeftReason, ShutdownStatus};
+use super::writer::Writer;
 use crate::pod::{PodRef, PodUid};
 use crate::protocol::event::ShutdownKind;
 use crate::shutdown::budget::{Step, Timetable};
@@ -88,10 +89,10 @@ pub(super) struct Shutdown {
     left_at_release: Left,
 }
 
-/// A mark in the journal.
+/// An intent in the journal.
 #[derive(Clone, Copy, Debug)]
 struct Recorded {
-    /// The time that the mark carries.
+    /// The time of the intent, which a mark carries.
     at: Timestamp,
     /// When the record was handed in, on CLOCK_MONOTONIC, and the writer's mark for it.
     since: Duration,
@@ -103,12 +104,21 @@ impl Recorded {
     fn durable(at: Timestamp) -> Self {
         Self { at, since: Duration::ZERO, until: 0 }
     }
+
+    /// Whether the disk may still take the record within this time of its handing in.
+    fn is_awaited(&self, within: Duration, clock: &Clock, journal: &Writer) -> bool {
+        !journal.is_durable(self.until)
+            && !journal.is_refused()
+            && !clock.reached(self.since + within)
+    }
 }
 
 /// One priority group, or several together, under way.
 #[derive(Clone, Debug)]
 struct ActiveStage {
     ends_at: Duration,
+    /// That its pods are terminated.
+    recorded: Recorded,
     pods: Vec<PodUid>,
 }
 

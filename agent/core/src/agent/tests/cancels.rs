@@ -109,6 +109,55 @@ fn a_pod_that_the_runtime_has_stopped_stays_marked() {
     assert_eq!(world.disrupted(), ["stopped", "stopping"], "{:#?}", world.log);
 }
 
+/// A shutdown whose second write of the journal, that of the terminations, does not come back.
+fn stops_without_record() -> World {
+    let mut world = World::standing(settings(), dead(), vec![job("a")]);
+    world.containers("a", &[Some(143)]);
+    world.answers.insert("stop *".into(), Answer::Hold);
+    world.answers.insert("mark *".into(), Answer::Hold);
+    world.shutdown(40);
+    world.answers.insert("journal *".into(), Answer::Hold);
+    world.let_go("mark");
+    world
+}
+
+#[test]
+fn a_stop_waits_for_its_record_as_long_as_the_disk_works() {
+    let mut world = stops_without_record();
+    world.pass(ms(140));
+    assert_eq!(world.done(&["stop"]), [""; 0]);
+    world.let_go("journal");
+    assert_eq!(world.done(&["stop"]), ["140 stop a 20"]);
+    let mut world = stops_without_record();
+    world.pass(ms(1_000));
+    assert_eq!(world.done(&["stop"]), ["150 stop a 20"]);
+    let mut world = World::standing(settings(), dead(), vec![job("a")]);
+    let refuses = Answer::Fail(FailureKind::Other, u32::MAX);
+    world.answers.insert("journal *".into(), refuses);
+    world.shutdown(40);
+    world.pass(ms(1_000));
+    assert_eq!(world.done(&["stop"]), ["150 stop a 20"], "no longer than for its mark");
+}
+
+/// The agent dies between the two, and the shutdown is cancelled before its successor starts.
+#[test]
+fn an_agent_that_dies_at_a_stop_leaves_the_mark_of_what_it_stopped() {
+    for recorded in [false, true] {
+        let mut world = stops_without_record();
+        if recorded {
+            world.let_go("journal");
+        }
+        let is_stopped = !world.done(&["stop"]).is_empty();
+        world.containers("a", &[is_stopped.then_some(143)]);
+        world.answers.clear();
+        world.restart(settings());
+        world.started(dead(), false);
+        world.pass(ms(100_000));
+        let marked = world.disrupted() == ["a"];
+        assert_eq!(marked, is_stopped, "{recorded}: {:#?}", world.log);
+    }
+}
+
 /// A cancel while the runtime stops a pod whose kubelet is dead.
 fn cancelled_under_a_stop() -> World {
     let mut world = World::standing(settings(), dead(), vec![job("a")]);

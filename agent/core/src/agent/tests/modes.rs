@@ -271,9 +271,10 @@ fn substitute_stops_verifies_and_fails_in_this_order() {
             "0 mark a",
             "0 stop a 20",
             "0 stop b 3",
-            "0 stop c 10",
+            // The intent to stop the next group is on its way to the disk.
             "0 fail a",
             "0 fail b",
+            "0 stop c 10",
             "0 fail c",
             "0 release"
         ]

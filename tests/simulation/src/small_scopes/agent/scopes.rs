@@ -21,7 +21,7 @@ pub const LIVES: Scope = Scope {
 };
 /// Two pods without a kubelet, and no fault.
 pub(super) const STOPPED: Scope =
-    Scope { name: "agent-stopped", states: 77, kubelet: Kubelet::Stopped, ..LIVES };
+    Scope { name: "agent-stopped", states: 65, kubelet: Kubelet::Stopped, ..LIVES };
 /// Two pods under a kubelet that shuts down itself, and no fault.
 pub(super) const SHUTS_DOWN: Scope =
     Scope { name: "agent-shuts-down", states: 94, kubelet: Kubelet::ShutsDown, ..LIVES };
@@ -52,18 +52,18 @@ pub(super) const CANCELLED_RESTARTED: Scope = Scope {
 };
 /// A cancelled shutdown, and a pod with the mark of somebody else.
 pub const OTHERS_MARK: Scope =
-    Scope { name: "agent-disrupted", states: 2_990, pods: DISRUPTED, faults: CANCEL, ..STOPPED };
+    Scope { name: "agent-disrupted", states: 2_976, pods: DISRUPTED, faults: CANCEL, ..STOPPED };
 
 /// All scopes that the suite explores.
 pub const SMALL: &[Scope] = &[
     LIVES,
     STOPPED,
     SHUTS_DOWN,
-    Scope { name: "agent-lives-later", states: 21_746, decides_later: true, ..LIVES },
-    Scope { name: "agent-stopped-later", states: 197, decides_later: true, ..STOPPED },
+    Scope { name: "agent-lives-later", states: 24_814, decides_later: true, ..LIVES },
+    Scope { name: "agent-stopped-later", states: 171, decides_later: true, ..STOPPED },
     CANCELLED,
     CANCELLED_RESTARTED,
-    Scope { name: "agent-stopped-cancel", states: 926, faults: CANCEL, ..STOPPED },
+    Scope { name: "agent-stopped-cancel", states: 1_078, faults: CANCEL, ..STOPPED },
     Scope { name: "agent-shuts-down-cancel", states: 13_594, faults: CANCEL, ..SHUTS_DOWN },
     Scope {
         name: "agent-lives-restart",
@@ -75,26 +75,26 @@ pub const SMALL: &[Scope] = &[
     },
     Scope {
         name: "agent-stopped-restart",
-        states: 6_674,
+        states: 5_811,
         other_lock: true,
         faults: RESTART,
         ..STOPPED
     },
     Scope { name: "agent-lives-refusal", states: 5_738, faults: REFUSAL, ..LIVES },
-    Scope { name: "agent-stopped-refusal", states: 187, faults: REFUSAL, ..STOPPED },
+    Scope { name: "agent-stopped-refusal", states: 173, faults: REFUSAL, ..STOPPED },
     Scope { name: "agent-lives-lost", states: 8_308, faults: LOST, ..LIVES },
-    Scope { name: "agent-stopped-lost", states: 244, faults: LOST, ..STOPPED },
-    Scope { name: "agent-other", states: 244, pods: OTHER, faults: LOST, ..STOPPED },
+    Scope { name: "agent-stopped-lost", states: 226, faults: LOST, ..STOPPED },
+    Scope { name: "agent-other", states: 226, pods: OTHER, faults: LOST, ..STOPPED },
     Scope {
         name: "agent-stopped-cancel-restart",
-        states: 58_762,
+        states: 59_739,
         other_lock: true,
         faults: CANCEL_RESTART,
         ..STOPPED
     },
     Scope {
         name: "agent-stopped-sidecar",
-        states: 49_525,
+        states: 51_868,
         pods: MESH,
         other_lock: true,
         faults: Faults { ends: 1, ..CANCEL_RESTART },
