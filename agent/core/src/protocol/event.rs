@@ -222,6 +222,12 @@ impl RuntimeState {
         !self.containers.is_empty() && self.containers.iter().all(|container| container.exited)
     }
 
+    /// Whether a container ended while the runtime did not run, as at a loss of power. containerd
+    /// says so.
+    pub fn was_cut(&self) -> bool {
+        self.containers.iter().any(|container| container.exited && container.reason == "Unknown")
+    }
+
     /// Whether the runtime has neither a sandbox nor a container of the pod.
     pub fn knows_nothing(&self) -> bool {
         !self.sandbox_known && self.containers.is_empty()

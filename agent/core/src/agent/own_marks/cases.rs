@@ -47,6 +47,8 @@ pub(super) enum Why {
     RunsAgain,
     /// The pod ran before this boot, and has no mark: its node went down without notice.
     Lost,
+    /// The same, but only by one of two clocks that differ.
+    MaybeLost,
 }
 
 impl Case {
@@ -127,7 +129,7 @@ pub(super) fn remedy(
         // What is on its way names an older version than this write makes, and meets a conflict.
         // Where the condition of another writer stands, the agent may write nothing.
         Why::Absent => clear().filter(|_| !pod.is_disrupted() && !pod.is_to_end()),
-        Why::Lost => {
+        Why::Lost | Why::MaybeLost => {
             let lost = pod.ends_with_its_sandbox() && !pod.is_disrupted();
             lost.then(|| (Purpose::Mark, patches::lost(pod, at)))
         }
@@ -168,7 +170,8 @@ impl Case {
         }
         // The agent asks the runtime and the API at the same time, because the kubelet is about to
         // report.
-        if *why == Why::Lost && calls.inspect.is_open() && facts.clock.reached(*ask_until) {
+        let is_lost = matches!(why, Why::Lost | Why::MaybeLost);
+        if is_lost && calls.inspect.is_open() && facts.clock.reached(*ask_until) {
             out.calls.log(true, Some(&calls.pod), "nothing proves that it does not run");
             return Step::Settled;
         }
@@ -279,7 +282,7 @@ impl OwnMarks {
                 if removal && verb == Verb::Patch(Purpose::Clear) {
                     out.journal.append([Record::acknowledged(uid, Intent::Clear)]);
                 }
-                if case.why == Why::Lost {
+                if matches!(case.why, Why::Lost | Why::MaybeLost) {
                     let pod = case.calls.pod.clone();
                     out.emit_pod_event(pod, POD_LOST, "DisruptionTarget set: its node went down.");
                 }
@@ -316,7 +319,8 @@ impl OwnMarks {
     /// A runtime that does not know a pod that has run may be the wrong runtime, so this alone
     /// proves nothing. But CRI-O forgets all containers at a boot. If the node's clock was recorded
     /// at the boot, two clocks place the start of the containers before the boot. An empty runtime
-    /// does not contradict them.
+    /// does not contradict them. If only one clock does, a pod that ended by itself looks the same,
+    /// unless the runtime did not see the end.
     fn was_inspected(
         &mut self,
         uid: &PodUid,
@@ -344,9 +348,12 @@ impl OwnMarks {
             }
             return;
         }
+        let is_sure = case.why == Why::Lost;
         match result {
-            Ok(state) if state.proves_end(true) => case.calls.inspect.done(),
-            Ok(state) if state.knows_nothing() && noted => case.calls.inspect.done(),
+            Ok(state) if state.proves_end(true) && (is_sure || state.was_cut()) => {
+                case.calls.inspect.done();
+            }
+            Ok(state) if state.knows_nothing() && noted && is_sure => case.calls.inspect.done(),
             Ok(_) => {
                 let text = "the runtime does not prove that it is terminated: it is not reported \
                             as lost";

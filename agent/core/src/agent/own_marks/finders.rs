@@ -39,6 +39,12 @@ impl Facts {
         earliest.checked_sub(SignedDuration::try_from(CLOCKS_DIFFER).ok()?).ok()
     }
 
+    /// Times before this are before the boot, by one clock at least.
+    fn perhaps_before_boot(&self) -> Option<Timestamp> {
+        let (_, latest) = self.boot_began()?;
+        latest.checked_sub(SignedDuration::try_from(CLOCKS_DIFFER).ok()?).ok()
+    }
+
     /// Times after this are in this boot, by all known clocks.
     fn surely_after_boot(&self) -> Option<Timestamp> {
         let (_, latest) = self.boot_began()?;
@@ -50,6 +56,9 @@ impl OwnMarks {
     /// Finds pods of the first list that show containers running since before this boot. They
     /// cannot run any more. The agent marks them before the kubelet notices and reports them as
     /// failures of their own. ([W5])
+    ///
+    /// On a machine without a clock that lasts, the clocks disagree about the boot. What ran before
+    /// it by one of them may have been lost; only a runtime that saw no end of it shows that.
     ///
     /// DIVERGES(upstream): upstream does not distinguish them from containers that failed.
     pub(super) fn find_lost(&mut self, facts: &Facts, out: &mut Out) {
@@ -63,14 +72,21 @@ impl OwnMarks {
         else {
             return;
         };
+        let perhaps = facts.perhaps_before_boot().filter(|_| facts.settings.runtime);
         let now = facts.clock.now();
         for pod in facts.pods.iter() {
-            let before = pod.running_since.is_some_and(|since| since < boot);
-            let is_open = || remedy(pod, Why::Lost, (now.wall, true), None, now.wall).is_some();
-            if before && !self.explained.contains(&pod.uid) && is_open() {
-                let text = "by the clock it ran before this boot: its node was lost";
+            let ran_before = |boot| pod.running_since.is_some_and(|since| since < boot);
+            let (why, text) = if ran_before(boot) {
+                (Why::Lost, "by the clock it ran before this boot: its node was lost")
+            } else if perhaps.is_some_and(ran_before) {
+                (Why::MaybeLost, "by one of two clocks it ran before this boot: it may be lost")
+            } else {
+                continue;
+            };
+            let is_open = || remedy(pod, why, (now.wall, true), None, now.wall).is_some();
+            if !self.explained.contains(&pod.uid) && is_open() {
                 out.calls.log(true, Some(&PodRef::of(pod)), text);
-                self.add_lost(PodRef::of(pod), now, facts.settings.runtime);
+                self.add_lost(PodRef::of(pod), why, now, facts.settings.runtime);
             }
         }
     }

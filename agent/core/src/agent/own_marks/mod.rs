@@ -105,9 +105,9 @@ impl OwnMarks {
     }
 
     /// Adds a pod as lost; if the runtime can be asked, the runtime decides.
-    fn add_lost(&mut self, pod: PodRef, now: Now, ask: bool) {
+    fn add_lost(&mut self, pod: PodRef, why: Why, now: Now, ask: bool) {
         self.explained.insert(pod.uid.clone());
-        self.add((pod, now.wall, true), Why::Lost, ask, now.monotonic + WITNESS_LASTS);
+        self.add((pod, now.wall, true), why, ask, now.monotonic + WITNESS_LASTS);
     }
 
     /// Returns the conditions that still stand; a new shutdown takes them over. It is more urgent

@@ -360,6 +360,29 @@ fn without_a_runtime_a_pod_is_lost_only_by_a_clock_that_was_noted_at_the_boot() 
     }
 }
 
+/// A machine without a clock that lasts over a loss of power: at its boot, its clock was two hours
+/// behind.
+#[test]
+fn a_pod_that_is_younger_than_the_error_of_the_clock_is_lost_if_the_runtime_saw_no_end_of_it() {
+    let at = |time: &str| time.parse::<jiff::Timestamp>().ok();
+    for (code, reason, lost) in [
+        (Some(255), "Unknown", true),
+        (Some(1), "Error", false),
+        (Some(0), "Completed", false),
+        (None, "", false),
+    ] {
+        let settings = Settings { booted_at: at("2026-11-21T12:00:00Z"), ..settings() };
+        let young = job("a").with(|pod| pod.running_since = at("2026-11-21T13:55:00Z"));
+        let mut world = World::new(settings, vec![young]);
+        world.containers("a", &[code]);
+        let state = world.runtime.get_mut("a").expect("was just set");
+        state.containers[0].reason = reason.into();
+        world.started(plain(), false);
+        world.pass(ms(10_000));
+        assert_eq!(!world.disrupted().is_empty(), lost, "{code:?}: {:?}", world.log);
+    }
+}
+
 #[test]
 fn a_mark_on_a_pod_that_lives_on_is_taken_back_by_proof_of_its_life() {
     use crate::pod::{Disruption, TERMINATION_BY_KUBELET};
