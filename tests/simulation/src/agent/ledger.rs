@@ -59,6 +59,8 @@ pub(super) struct Shutdown {
 /// The recorded state.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
+    /// Whether systemd has stopped the system without an announcement.
+    pub(super) system_stopped: bool,
     pub(super) violations: Vec<String>,
     pub(super) natures: BTreeMap<PodUid, Nature>,
     pub(super) born: u32,

@@ -24,11 +24,14 @@ impl World {
         self.after(pause, Life::Boot(self.boot), World::start_process);
         for shutdown in self.behaviour.shutdowns.clone() {
             self.after(shutdown.at, Life::World, move |w| {
+                w.met_outcome(shutdown.outcome);
+                if let Outcome::Unannounced(lasts) = shutdown.outcome {
+                    return w.stop_system(lasts);
+                }
                 w.schedule_faults();
                 w.announce_shutdown();
-                w.met_outcome(shutdown.outcome);
                 match shutdown.outcome {
-                    Outcome::Goes => {}
+                    Outcome::Goes | Outcome::Unannounced(_) => {}
                     Outcome::Cancelled(after) => {
                         w.after(after, Life::Boot(w.boot), World::cancel_shutdown);
                     }
@@ -117,6 +120,7 @@ impl World {
     pub(super) fn power_off(&mut self) {
         self.log(|_| "machine   is off".into());
         self.on = false;
+        self.judge_stopped();
         self.stats.power_offs += 1;
         self.ledger_at_power_off();
         self.process = None;

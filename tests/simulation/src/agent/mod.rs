@@ -37,6 +37,7 @@ mod situations;
 mod strain;
 mod strain_sabotage;
 mod stuck_verdicts;
+mod unannounced;
 mod verdicts;
 mod wire;
 mod world;

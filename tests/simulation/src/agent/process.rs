@@ -33,7 +33,7 @@ pub(super) struct Process {
 impl World {
     /// Starts the agent with its journal.
     pub(super) fn start_process(&mut self) {
-        if self.process.is_some() || !self.on {
+        if self.process.is_some() || !self.on || self.stopping.is_some() {
             return;
         }
         self.runs += 1;

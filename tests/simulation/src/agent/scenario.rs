@@ -27,6 +27,8 @@ pub(super) enum Outcome {
     Forgotten(Duration),
     /// The power is cut.
     Cut(Duration),
+    /// systemd stops the system, and logind announces nothing: the machine is off after this time.
+    Unannounced(Duration),
 }
 
 /// One shutdown, timed from the beginning of the world.

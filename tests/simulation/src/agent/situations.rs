@@ -44,6 +44,7 @@ situations! {
     Cancelled: "a shutdown is cancelled";
     Forgotten: "logind restarts and forgets a shutdown";
     PowerCut: "the power is cut in a shutdown";
+    Unannounced: "systemd stops the system, and logind announces nothing";
     KubeletDeserts: "the kubelet is gone for good";
     KubeletWakes: "a hung kubelet wakes";
     RuntimeDies: "the runtime is silent for good";
@@ -95,6 +96,7 @@ situations! {
     EndOfDeleted: "a pod that the agent deleted ends";
     GoneAfterDeletion: "the object of a pod goes that the agent deleted";
     CutPod: "a pod that must be marked runs at the power-off";
+    StoppedMarked: "a pod that must be marked ends with a stop that logind does not announce";
     CutMarked: "a marked pod that ran at the power-off ends";
     LostMarked: "a pod ends after the boot that the agent had the time to mark";
     EarlyRelease: "the agent releases its lock early";
@@ -215,6 +217,7 @@ impl World {
             Outcome::Cancelled(_) => Met::Cancelled,
             Outcome::Forgotten(_) => Met::Forgotten,
             Outcome::Cut(_) => Met::PowerCut,
+            Outcome::Unannounced(_) => Met::Unannounced,
         });
     }
 

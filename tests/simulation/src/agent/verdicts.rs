@@ -239,7 +239,8 @@ impl World {
         }
         if after.is_marked() {
             let words = || format!("{name} is marked without any shutdown");
-            self.judge(Met::MarkArrives, self.logind.announcements == 0, words);
+            let none = self.logind.announcements == 0 && !self.ledger.system_stopped;
+            self.judge(Met::MarkArrives, none, words);
         }
         if purpose == Purpose::Mark && after.is_marked() && !before.is_marked() {
             self.judge_first_mark(before, issued);

@@ -21,6 +21,7 @@ use super::process::Process;
 use super::runtime::Runtime;
 use super::scenario::Behaviour;
 use super::sinks::Stop;
+use super::unannounced::hide;
 use super::wire::Wire;
 use super::{Options, Stats};
 use crate::controller::agenda::{Agenda, Moment};
@@ -79,6 +80,9 @@ pub(super) struct World {
     /// Total time in suspend, and errors of the wall clock.
     pub(super) wall_offset: SignedDuration,
     pub(super) cancelled_at: Option<Moment>,
+    /// When systemd began a stop of the system that logind has not announced, and which pods the
+    /// agent has to mark for it.
+    pub(super) stopping: Option<(Moment, Vec<PodUid>)>,
     pub(super) stats: Stats,
     pub(super) over: bool,
     /// Number of agent runs so far.
@@ -119,6 +123,7 @@ impl World {
         );
         let mut behaviour = behaviour;
         vary(&mut behaviour.faults, &mut Random::new(seed ^ 0x4B1E));
+        hide(&mut behaviour.shutdowns, &mut Random::new(seed ^ 0x5E17));
         Self {
             random,
             agenda: Agenda::new(),
@@ -140,6 +145,7 @@ impl World {
             suspended: Duration::ZERO,
             wall_offset: SignedDuration::ZERO,
             cancelled_at: None,
+            stopping: None,
             stats: Stats::default(),
             over: false,
             runs: 0,
