@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod devices;
+mod volumes;
 
 use std::time::Duration;
 

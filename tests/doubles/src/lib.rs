@@ -4,6 +4,7 @@
 
 pub mod bus;
 pub mod cri;
+pub mod csi_driver;
 pub mod device_plugin;
 pub mod http;
 pub mod kubelet;
