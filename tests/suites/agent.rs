@@ -14,6 +14,7 @@ mod traces;
 #[allow(dead_code, reason = "the agent's own tests use all of it")]
 #[path = "../../agent/tests/pressure/tree.rs"]
 mod tree;
+mod volumes;
 
 use std::time::Duration;
 

@@ -365,3 +365,8 @@ fn an_agent_that_takes_a_sidecar_for_a_pod_that_starts_again_is_caught() {
 fn an_agent_that_leaves_pods_without_a_sandbox_is_caught() {
     caught(Sabotage::LeaveAbandoned, "has lost its sandbox");
 }
+
+#[test]
+fn an_agent_that_knows_of_no_volume_in_use_is_caught() {
+    caught(Sabotage::LeaveVolumes, "lock released under volumes of ended pods");
+}

@@ -133,6 +133,8 @@ pub struct Details {
     pub resource_claims: bool,
     /// Whether the pod has persistent or CSI volumes, whose unmount other pods may wait for.
     pub persistent_volumes: bool,
+    /// How many of its volumes may have to be attached to the node.
+    pub attachable_volumes: usize,
     /// Whether the pod has emptyDir volumes in memory, which outlive its containers.
     pub memory_volumes: bool,
     /// Whether the kubelet has restarted a container.

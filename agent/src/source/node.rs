@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use agent_core::protocol::event::{Event, NodeView};
+use agent_core::protocol::event::{Event, NodeView, VolumesInUse};
 use epilogue_common::names::node::SHUTTING_DOWN_TAINT;
 use epilogue_runtime::watch::WatchEvent;
 use futures::StreamExt as _;
@@ -59,8 +59,10 @@ struct Taint {
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct Status {
     conditions: Option<Vec<Condition>>,
+    volumes_in_use: Option<Vec<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -104,6 +106,7 @@ impl WireNode {
                 .filter(is_ours)
                 .map(|condition| (condition.kind.clone(), is_true(condition)))
                 .collect(),
+            volumes_in_use: VolumesInUse::of(self.status.volumes_in_use.unwrap_or_default()),
         }
     }
 }
@@ -188,6 +191,19 @@ mod tests {
         let expected =
             [ours("epilogue.dev/MemoryStall", true), ours("epilogue.dev/IOStall", false)];
         assert_eq!(node.conditions, expected);
+    }
+
+    #[test]
+    fn the_volumes_in_use_are_read_and_bounded() {
+        let read = |names: Value| view(json!({"status": {"volumesInUse": names}})).volumes_in_use;
+        for none in [json!(null), json!([])] {
+            assert_eq!(read(none), VolumesInUse::default());
+        }
+        let few = read(json!(["kubernetes.io/csi/a^1", "kubernetes.io/csi/a^2"]));
+        assert_eq!(few.names, ["kubernetes.io/csi/a^1", "kubernetes.io/csi/a^2"]);
+        let many = read(json!(vec!["ä".repeat(1_000); 1_000]));
+        assert_eq!((many.number, many.names.len()), (1_000, 128));
+        assert!(many.names.iter().all(|name| name.len() == 256));
     }
 
     /// The agent finds on its node what a former version of it has written.

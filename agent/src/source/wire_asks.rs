@@ -44,6 +44,8 @@ pub(super) struct Volume {
     host_path: Option<IgnoredAny>,
     image: Option<IgnoredAny>,
     git_repo: Option<IgnoredAny>,
+    csi: Option<IgnoredAny>,
+    nfs: Option<IgnoredAny>,
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
@@ -77,6 +79,12 @@ impl Volume {
             &self.git_repo,
         ];
         self.empty_dir.is_none() && of_node.iter().all(|kind| kind.is_none())
+    }
+
+    /// Whether it may have to be attached to the node. NFS and a CSI volume that the pod itself
+    /// states never have to. ([SD30])
+    pub(super) fn may_be_attached(&self) -> bool {
+        self.outlives_pod() && self.csi.is_none() && self.nfs.is_none()
     }
 
     /// An emptyDir on disk with a limit above 0.
@@ -283,24 +291,25 @@ mod tests {
     #[test]
     fn volumes_that_the_node_cannot_make_again_outlive_the_pod() {
         let kinds = [
-            ("configMap", false),
-            ("secret", false),
-            ("downwardAPI", false),
-            ("projected", false),
-            ("hostPath", false),
-            ("image", false),
-            ("gitRepo", false),
-            ("emptyDir", false),
-            ("persistentVolumeClaim", true),
-            ("csi", true),
-            ("ephemeral", true),
-            ("nfs", true),
-            ("tobedone", true),
+            ("configMap", false, false),
+            ("secret", false, false),
+            ("downwardAPI", false, false),
+            ("projected", false, false),
+            ("hostPath", false, false),
+            ("image", false, false),
+            ("gitRepo", false, false),
+            ("emptyDir", false, false),
+            ("persistentVolumeClaim", true, true),
+            ("csi", true, false),
+            ("ephemeral", true, true),
+            ("nfs", true, false),
+            ("tobedone", true, true),
         ];
-        for (kind, expected) in kinds {
+        for (kind, expected, attached) in kinds {
             let volume: Volume =
                 serde_json::from_value(json!({"name": "v", kind: {}})).expect("must parse");
             assert_eq!(volume.outlives_pod(), expected, "{kind}");
+            assert_eq!(volume.may_be_attached(), attached, "{kind}");
         }
     }
 }

@@ -7,6 +7,7 @@ use super::kubelet::KubeletMemory;
 use super::mode::{Allowed, Detected, detect};
 use super::pods::Pods;
 use super::settings::Settings;
+use super::volumes::VolumeMemory;
 use crate::pod::PodUid;
 use crate::protocol::event::{Announcement, LogindState, NodeView, Now};
 use crate::protocol::node::KubeletFacts;
@@ -23,6 +24,7 @@ pub(super) struct Facts {
     pub(super) kubelet: KubeletMemory,
     pub(super) logind: LogindFacts,
     pub(super) node: Option<NodeView>,
+    pub(super) volumes: VolumeMemory,
     /// The admission policy that is missing or too loose.
     pub(super) policy_missing: Option<String>,
     /// When the agent received the request to stop.
@@ -92,6 +94,7 @@ impl Facts {
             kubelet: KubeletMemory::default(),
             logind,
             node: None,
+            volumes: VolumeMemory::default(),
             policy_missing: None,
             stop_at: None,
             situation: Situation::default(),
@@ -134,6 +137,12 @@ impl Facts {
         let armed = kubelet.is_some_and(|facts| facts.lock_armed == Some(true));
         let own = self.settings.priority_groups.as_ref();
         wanted_delay(if armed { own } else { self.priority_groups() }, period)
+    }
+
+    /// Remembers which volumes are in use, and by which pods they may be.
+    pub(super) fn note_volumes(&mut self) {
+        let in_use = self.node.as_ref().map(|view| &view.volumes_in_use);
+        self.volumes.note(in_use, &self.pods, self.clock.monotonic());
     }
 
     /// Whether this is the agent's own pod.

@@ -44,6 +44,7 @@ mod status;
 mod stuck;
 #[cfg(test)]
 mod tests;
+mod volumes;
 mod writer;
 
 use std::time::Duration;
@@ -139,6 +140,7 @@ impl Agent {
     pub fn handle(&mut self, event: Event, now: Now) {
         self.clock_to(now);
         self.learn(event);
+        self.facts.note_volumes();
         self.follow();
     }
 

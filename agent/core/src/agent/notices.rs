@@ -23,8 +23,8 @@ reasons! {
     COMPLETE = "NodeShutdownComplete",
         "The lock was released; every pod but DaemonSets' is terminal in the API.";
     UNREPORTED = "NodeShutdownIncomplete",
-        "The lock was released; some pods are not terminal in the API, or nothing proves that none \
-         runs: how many, and why.";
+        "The lock was released; some pods are not terminal in the API, nothing proves that none \
+         runs, or volumes of ended pods are in use: how many, and why.";
     DELAY_TOO_SHORT = "NodeShutdownDelayTooShort",
         "logind grants less time than the priority groups and their reports need.";
     NOT_READY = "NodeShutdownNotReady",

@@ -22,3 +22,4 @@ mod silence;
 mod standing;
 mod stuck;
 mod unannounced;
+mod volumes;

@@ -92,6 +92,37 @@ pub struct NodeView {
     pub kubelet_pressure: Vec<String>,
     /// Our own conditions (`epilogue.dev/…`): type, and whether it is True.
     pub conditions: Vec<(String, bool)>,
+    /// `status.volumesInUse`.
+    pub volumes_in_use: VolumesInUse,
+}
+
+/// The volumes that the kubelet reports as in use, of bounded size.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumesInUse {
+    /// How many there are.
+    pub number: usize,
+    /// The names of the first ones.
+    pub names: Vec<String>,
+}
+
+impl VolumesInUse {
+    /// More than a node may have attached, for any driver that has a limit.
+    const NAMES_MAX: usize = 128;
+    /// A CSI driver's name and a volume's handle have at most 63 and 128 bytes in most clouds.
+    const NAME_BYTES_MAX: usize = 256;
+
+    /// Keeps what is needed of a list.
+    pub fn of(names: impl IntoIterator<Item = String>) -> Self {
+        let mut kept = Self::default();
+        for mut name in names {
+            kept.number += 1;
+            if kept.names.len() < Self::NAMES_MAX {
+                name.truncate(name.floor_char_boundary(Self::NAME_BYTES_MAX));
+                kept.names.push(name);
+            }
+        }
+        kept
+    }
 }
 
 /// State of logind, from its properties.

@@ -140,6 +140,8 @@ impl World {
         self.kubelet.health = Health::Live;
         self.kubelet.reporting = false;
         self.kubelet.queue.clear();
+        self.begin_volumes();
+        self.unstage_left();
         let life = Life::Kubelet(self.kubelet.run);
         // The loop that runs first decides the fate of a phase that others wrote.
         let pause = self.random.millis(0, 10_000);

@@ -119,6 +119,7 @@ impl World {
             let pause = self.random.millis(2_000, 12_000);
             self.after(pause, life, World::kubelet_evicts);
         }
+        self.begin_volumes();
         self.arm_graceful();
         self.see_kubelet();
     }
@@ -152,6 +153,7 @@ impl World {
                 self.adopt(&uid);
             }
         }
+        self.unstage_left();
     }
 
     /// The kubelet's watch delivers a change in the API.
@@ -265,6 +267,7 @@ impl World {
         worker.stage = Stage::Up;
         worker.started = true;
         worker.phase = Phase::Running;
+        self.stage(uid);
         let habits = self.scripts.get(uid).map(|script| script.habits.clone()).unwrap_or_default();
         self.start_containers(uid, &habits);
         self.log(|_| format!("kubelet   starts {}", name_of(uid)));
@@ -461,6 +464,7 @@ impl World {
     fn stopped(&mut self, uid: &PodUid) {
         self.stop_sandbox(uid);
         self.clean_up(uid);
+        self.unstage(uid);
         self.sync(uid);
         let api = self.api.pods.get(uid);
         let api = api.filter(|stored| stored.is_terminal()).map(super::api::Stored::phase);

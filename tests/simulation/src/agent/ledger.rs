@@ -78,6 +78,7 @@ pub(super) struct Ledger {
     /// When the watch reported a pod's final phase to it.
     pub(super) reported_terminal: BTreeMap<PodUid, Moment>,
     pub(super) reported_not_ready: bool,
+    pub(super) reported_volumes: Vec<String>,
     /// The reported state of the kubelet, and since when it has been the same.
     pub(super) reported_kubelet: Option<(Moment, KubeletFacts)>,
     granted: Option<Duration>,
@@ -128,6 +129,7 @@ impl Ledger {
         self.listed_at = None;
         self.reported_terminal.clear();
         self.reported_not_ready = false;
+        self.reported_volumes.clear();
         self.reported_kubelet = None;
         self.marking.clear();
         self.failing.clear();
@@ -220,6 +222,7 @@ impl World {
                     shutdown.killing |= !ledger.reported_not_ready && node.kubelet_says_shutdown;
                 }
                 ledger.reported_not_ready = node.kubelet_says_shutdown;
+                ledger.reported_volumes.clone_from(&node.volumes_in_use.names);
                 ledger.pressure.node_reported(node);
             }
             Event::KubeletSeen(facts) => {

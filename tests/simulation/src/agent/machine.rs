@@ -130,6 +130,7 @@ impl World {
         self.kubelet.workers.clear();
         self.stops.clear();
         self.cut_containers();
+        self.volumes.cut();
         self.runtime.answers = true;
         self.runtime_is_dead = false;
         self.deserted = false;

@@ -39,6 +39,7 @@ mod strain_sabotage;
 mod stuck_verdicts;
 mod unannounced;
 mod verdicts;
+mod volumes;
 mod wire;
 mod world;
 

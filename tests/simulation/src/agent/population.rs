@@ -87,6 +87,7 @@ impl World {
         view.containers = (0..script.habits.len()).map(|number| format!("main-{number}")).collect();
         vary(&mut self.shape_random, &mut script, &mut view);
         let script = self.strained(script, &mut view);
+        self.roll_volume(&mut view);
         self.scripts.insert(view.uid.clone(), script);
         let deleted = self.random.percent(4);
         let uid = view.uid.clone();

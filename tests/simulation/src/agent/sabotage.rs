@@ -70,11 +70,13 @@ pub enum Sabotage {
     TrustRestarts,
     /// Believes that it failed pods without a sandbox, and does not.
     LeaveAbandoned,
+    /// Does not receive which volumes are in use.
+    LeaveVolumes,
 }
 
 impl Sabotage {
     /// All mistakes.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::DropAcks,
         Self::ReleaseAtOnce,
         Self::NeverRelease,
@@ -106,6 +108,7 @@ impl Sabotage {
         Self::StopAtRefusal,
         Self::TrustRestarts,
         Self::LeaveAbandoned,
+        Self::LeaveVolumes,
     ];
 }
 

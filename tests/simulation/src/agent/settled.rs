@@ -85,17 +85,18 @@ impl World {
                 return;
             }
         }
+        let (volume_left, of_volumes) = (self.is_volume_left(), self.volumes_may_hold());
         let Some(shutdown) = &mut self.ledger.shutdown else { return };
         let refused = now < self.wire.refused_until + CHECK_EVERY;
         let contested =
             self.behaviour.refusing.protects_marks() && now < shutdown.reported_at + CONTESTS;
-        if !unreported.is_empty() || others_end || refused || contested {
+        if !unreported.is_empty() || others_end || refused || contested || volume_left {
             shutdown.needless_since = None;
             return;
         }
         let since = *shutdown.needless_since.get_or_insert(now);
         if strict {
-            let needless = now.saturating_sub(since) > NEEDLESS;
+            let needless = now.saturating_sub(since) > NEEDLESS + of_volumes;
             shutdown.blamed |= needless;
             let words = || format!("{mode:?}: lock held for nothing");
             self.judge(Met::LockWithoutNeed, needless, words);

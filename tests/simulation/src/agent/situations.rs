@@ -62,6 +62,7 @@ situations! {
     NodeKill: "the kernel kills for the node";
     Preemption: "the scheduler preempts a pod";
     KubeletEvicts: "the kubelet evicts a pod";
+    VolumeHangs: "the kubelet cannot unstage a volume";
 
     // Pods and states that an agent must respect as a shutdown comes.
     StaticInShutdown: "a static pod lives as a shutdown comes";
@@ -100,6 +101,7 @@ situations! {
     CutMarked: "a marked pod that ran at the power-off ends";
     LostMarked: "a pod ends after the boot that the agent had the time to mark";
     EarlyRelease: "the agent releases its lock early";
+    VolumesAtRelease: "the agent releases its lock early on a node with volumes";
     ProtectedAtRelease: "the agent releases its lock early, with a protected pod unreported";
 
     // What must be true over time.

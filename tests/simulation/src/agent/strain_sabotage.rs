@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use agent_core::pod::{PodUid, PodView, RestartPolicy};
 use agent_core::protocol::action::{Action, PodRef, Purpose, Reach};
-use agent_core::protocol::event::{ActionResult, Event, RuntimeState};
+use agent_core::protocol::event::{ActionResult, Event, RuntimeState, VolumesInUse};
 use epilogue_common::names::oom_reason::{CONTAINER_LIMIT, NODE_OUT_OF_MEMORY};
 use epilogue_common::names::pod_condition::OOM_KILLED;
 use serde_json::{Value, json};
@@ -170,6 +170,10 @@ impl World {
         match (self.options.sabotage, event) {
             (Some(Sabotage::IgnorePressure), Event::NodeObserved(mut node)) => {
                 node.kubelet_pressure.clear();
+                Event::NodeObserved(node)
+            }
+            (Some(Sabotage::LeaveVolumes), Event::NodeObserved(mut node)) => {
+                node.volumes_in_use = VolumesInUse::default();
                 Event::NodeObserved(node)
             }
             (Some(Sabotage::MournChildren), Event::OomKilled(mut kill)) => {

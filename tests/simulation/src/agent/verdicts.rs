@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    fn is_known_live(&self) -> bool {
+    pub(super) fn is_known_live(&self) -> bool {
         let seen = self.ledger.reported_kubelet.as_ref();
         let reported_pods = seen
             .is_some_and(|(since, facts)| works(facts) && self.now().saturating_sub(*since) > NEWS);
@@ -476,6 +476,7 @@ impl World {
         let futile = froze
             || self.behaviour.forbidden.is_some()
             || self.behaviour.settings.priority_groups.is_none();
+        self.judge_volumes(futile);
         if left > EARLY && !enough && !futile {
             let (mode, names) = (self.mode(), unreported.join(", "));
             let words = || format!("{mode:?}: lock released {left:?} early, unreported: {names}");

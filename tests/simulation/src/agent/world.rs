@@ -22,6 +22,7 @@ use super::runtime::Runtime;
 use super::scenario::Behaviour;
 use super::sinks::Stop;
 use super::unannounced::hide;
+use super::volumes::Volumes;
 use super::wire::Wire;
 use super::{Options, Stats};
 use crate::controller::agenda::{Agenda, Moment};
@@ -99,6 +100,7 @@ pub(super) struct World {
     pub(super) replaced_random: Random,
     /// So do the shapes of pods.
     pub(super) shape_random: Random,
+    pub(super) volumes: Volumes,
     /// The kubelet is gone for good.
     pub(super) deserted: bool,
     pub(super) runtime_is_dead: bool,
@@ -156,6 +158,7 @@ impl World {
             cross_random,
             replaced_random: Random::new(seed ^ 0x2E91),
             shape_random: Random::new(seed ^ 0x51DE),
+            volumes: Volumes::of_seed(seed),
             deserted: false,
             runtime_is_dead: false,
             trace: options.trace.then(Vec::new),

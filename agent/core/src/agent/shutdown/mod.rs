@@ -87,6 +87,10 @@ pub(super) struct Shutdown {
     released_after: Option<Duration>,
     unreported_at_release: Option<usize>,
     left_at_release: Left,
+    /// Volumes that were in use, perhaps of pods that had ended.
+    volumes_at_release: Option<String>,
+    /// Whether the log says that the lock is held for volumes.
+    volumes_awaited: bool,
 }
 
 /// An intent in the journal.

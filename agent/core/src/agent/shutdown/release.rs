@@ -98,6 +98,7 @@ impl Shutdown {
     fn leave_holding(&mut self, over: bool, facts: &Facts, out: &mut Out, node: &mut NodeWrites) {
         let settled = self.is_at_rest(facts) && node.is_settled();
         if !over && !settled {
+            self.tell_of_volumes(facts, out);
             return;
         }
         self.log_outcome(facts, out);
@@ -109,6 +110,31 @@ impl Shutdown {
     }
 
     fn is_at_rest(&self, facts: &Facts) -> bool {
+        self.pods_are_at_rest(facts) && !self.awaits_volumes(facts)
+    }
+
+    /// Whether the kubelet has yet to report that volumes of ended pods are no longer in use. Until
+    /// then, no other node gets them: for six minutes if this one goes down first. The last part of
+    /// the time belongs to the drained record. ([AP28])
+    ///
+    /// DIVERGES(upstream): the kubelet's shutdown waits until volumes are unmounted, not until they
+    /// are unstaged and the API knows it.
+    fn awaits_volumes(&self, facts: &Facts) -> bool {
+        let ends_pods = !self.found.marks_only && facts.kubelet.lives();
+        ends_pods
+            && facts.volumes.may_be_of_ended_pods(&facts.clock)
+            && !facts.clock.reached(self.at(self.ends.last_writes))
+    }
+
+    fn tell_of_volumes(&mut self, facts: &Facts, out: &mut Out) {
+        if !self.volumes_awaited && self.pods_are_at_rest(facts) && self.awaits_volumes(facts) {
+            self.volumes_awaited = true;
+            let text = format!("waits until volumes are not in use: {}", facts.volumes.words());
+            out.calls.log(false, None, text);
+        }
+    }
+
+    fn pods_are_at_rest(&self, facts: &Facts) -> bool {
         // Work that the plan has not begun yet is not settled either.
         let begun = self.deletions_over || self.found.mode == Mode::Assist;
         let unmounts = facts.kubelet.lives()
@@ -137,6 +163,7 @@ impl Shutdown {
         self.drained = false;
         self.unreported_at_release = None;
         self.left_at_release.clear();
+        self.volumes_at_release = None;
         out.calls.log(false, None, "the lock is held on: there is something to wait for again");
     }
 
@@ -217,6 +244,8 @@ impl Shutdown {
     /// Writes the summary to the disk before the lock is released.
     fn close(&mut self, facts: &Facts, out: &mut Out, node: &mut NodeWrites) {
         self.left_at_release = left_behind(self, facts);
+        let in_use = facts.volumes.may_be_of_ended_pods(&facts.clock);
+        self.volumes_at_release = in_use.then(|| facts.volumes.words());
         let unreported: Vec<_> = self
             .terminations
             .iter()
@@ -263,8 +292,13 @@ impl Shutdown {
         if !proven {
             text += "; it is not proven that nothing runs any more";
         }
+        if let Some(volumes) = &self.volumes_at_release {
+            text += "; volumes are in use: ";
+            text += volumes;
+        }
         let left = unreported + number(&self.left_at_release);
-        let complete = left == 0 && facts.pods.is_listed() && proven;
+        let mounted = unmounts > 0 || self.volumes_at_release.is_some();
+        let complete = left == 0 && facts.pods.is_listed() && proven && !mounted;
         let (warning, reason) = if complete { (false, COMPLETE) } else { (true, UNREPORTED) };
         out.announce(warning, reason, text);
     }
@@ -274,9 +308,14 @@ impl Shutdown {
         let count = |which: fn(&PodTermination) -> bool| {
             self.terminations.values().filter(|termination| which(termination)).count()
         };
+        let in_use = facts.volumes.may_be_of_ended_pods(&facts.clock);
+        let why = match (self.time_is_over(now), in_use) {
+            (true, _) => "the time is over",
+            (false, true) => "all is done, but volumes are in use",
+            (false, false) => "all is done",
+        };
         let text = format!(
-            "{}: {} of {} pods are terminal in the API, {} awaited, {} writes unacknowledged",
-            if self.time_is_over(now) { "the time is over" } else { "all is done" },
+            "{why}: {} of {} pods are terminal in the API, {} awaited, {} writes unacknowledged",
             count(|termination| termination.reported),
             self.terminations.len(),
             count(PodTermination::is_awaited),

@@ -142,6 +142,8 @@ impl Shutdown {
             released_after: None,
             unreported_at_release: None,
             left_at_release: BTreeMap::new(),
+            volumes_at_release: None,
+            volumes_awaited: false,
         };
         shutdown.set_times(facts);
         if let Some(journaled) = journaled {
