@@ -9,8 +9,9 @@ use super::systemd::Systemd;
 use crate::bus::{Bus, BusAddress};
 use crate::host::Host;
 
-/// How long systemd may take to say whether it stops the system. An update waits as long at most.
-const ASKED_MAX: Duration = Duration::from_millis(300);
+/// How long systemd may take to say whether it stops the system: it has much to do then. An update
+/// waits as long at most, and only where systemd does not answer.
+const ASKED_MAX: Duration = Duration::from_secs(5);
 /// The last program of PID 1, which kills what still runs; the kernel shows 15 bytes of its name.
 const LAST_PROGRAM: &str = "systemd-shutdow";
 
@@ -29,9 +30,9 @@ pub async fn requested(stop: CancellationToken, bus: BusAddress, host: Host) -> 
     what_stops(&bus, &host).await
 }
 
-/// What is stopped now. As far as systemd does not say, the agent alone.
+/// What is stopped now. As far as systemd does not say, the agent alone. ([LD14])
 pub async fn what_stops(bus: &BusAddress, host: &Host) -> Stopping {
-    // `systemctl --force reboot` stops no unit. There is no systemd to ask any more.
+    // `systemctl --force reboot` stops no unit. There is no systemd to ask any more. ([LD15])
     if host.process_name(1).as_deref() == Some(LAST_PROGRAM) {
         return Stopping::System;
     }

@@ -46,7 +46,7 @@ async fn without_an_answer_of_systemd_the_agent_alone_stops() {
     let silent = BusAddress::from(format!("unix:path={}", socket.display()));
     let begun = Instant::now();
     assert_eq!(what_stops(&silent, &node.host()).await, Stopping::Agent);
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]

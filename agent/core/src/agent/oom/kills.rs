@@ -12,13 +12,17 @@ use crate::protocol::pressure::{OomConstraint, OomKill, OomWitness};
 
 /// How long after one witness another may report the same kill.
 pub(super) const SAME_KILL: Duration = Duration::from_secs(1);
-/// How long a condition waits for the container's name and exit code.
+/// How long a report about a container that lives waits for the container's name.
 const NAME_WAIT: Duration = Duration::from_millis(100);
-/// The wait before the runtime is asked again about a container that has just ended: its exit code
-/// comes a moment after its last process is gone.
+/// The first wait before the runtime is asked again about a container that has just ended: its exit
+/// code comes a moment after its last process is gone. Each further wait is twice as long.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
+const ASK_AGAIN_MAX: Duration = Duration::from_millis(320);
 /// How long a condition waits to learn whether the container lives on.
 const FATE_WAIT: Duration = Duration::from_secs(1);
+/// How long a condition waits for the exit code of a container that has ended. A kubelet cannot
+/// report the end before, as it asks the same runtime.
+const EXIT_WAIT: Duration = Duration::from_secs(5);
 
 /// The exit code of a container whose main process got SIGKILL.
 const SIGKILLED: i32 = 137;
@@ -53,6 +57,8 @@ pub(super) struct Kill {
     pub(super) inspect: Inspect,
     /// When the runtime is asked, on CLOCK_MONOTONIC.
     ask_at: Duration,
+    /// The wait before it is asked again.
+    ask_again: Duration,
     /// Whether the container exited with 0 although one of its processes was killed: the kill was
     /// not its end.
     pub(super) exited_well: bool,
@@ -72,6 +78,7 @@ impl Kill {
             container: None,
             inspect: Inspect::default(),
             ask_at: now.monotonic,
+            ask_again: ASK_AGAIN,
             exited_well: false,
             decided: false,
             reported: false,
@@ -150,8 +157,9 @@ impl Kill {
         }
         self.exited_well = found.exit_code == Some(0);
         let ended = self.what.container_lives == Some(false);
-        if ended && !found.exited && now + ASK_AGAIN < self.heard_at + NAME_WAIT {
-            (self.inspect, self.ask_at) = (Inspect::Open, now + ASK_AGAIN);
+        if ended && !found.exited && now + self.ask_again < self.heard_at + EXIT_WAIT {
+            (self.inspect, self.ask_at) = (Inspect::Open, now + self.ask_again);
+            self.ask_again = (self.ask_again * 2).min(ASK_AGAIN_MAX);
         }
         // A container that exited with another code than that of SIGKILL has ended for itself.
         let by_itself = found.exit_code.is_some_and(|code| code != SIGKILLED);
@@ -176,7 +184,11 @@ impl Kill {
         if self.inspect != Inspect::Asked && !asks_again {
             return None;
         }
-        let wait = if self.what.container_lives.is_none() { FATE_WAIT } else { NAME_WAIT };
+        let wait = match self.what.container_lives {
+            None => FATE_WAIT,
+            Some(false) => EXIT_WAIT,
+            Some(true) => NAME_WAIT,
+        };
         Some(self.heard_at + wait)
     }
 }

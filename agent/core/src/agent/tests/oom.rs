@@ -323,16 +323,17 @@ fn a_container_that_the_status_does_not_name_yet_is_named_by_the_runtime() {
     );
 }
 
+/// The container may have exited with 0 all the same, and no kubelet learns of its end before.
 #[test]
-fn a_runtime_that_does_not_answer_delays_the_condition_by_a_tenth_of_a_second() {
+fn a_runtime_that_does_not_answer_delays_the_condition_by_five_seconds() {
     let mut world = world(|_| ());
     world.change("a", |pod| pod.details.container_ids.clear());
     world.answers.insert("inspect a".into(), Answer::Hold);
     world.killed(OomConstraint::ContainerLimit, |kill| {
         kill.container_id = Some("0123456789abcdef".into());
     });
-    world.pass(ms(1_000));
-    assert_eq!(world.done(&["cause"]), ["100 cause a"]);
+    world.pass(ms(6_000));
+    assert_eq!(world.done(&["cause"]), ["5000 cause a"]);
     assert!(world.reported[0].1.starts_with("The kernel killed container 0123456789ab:"));
     world.let_go("inspect");
     world.pass(ms(5_000));
@@ -747,11 +748,11 @@ fn a_container_that_exits_with_0_was_not_ended_by_the_kill_of_its_child() {
 }
 
 #[test]
-fn an_exit_code_that_comes_a_moment_late_is_awaited_for_a_tenth_of_a_second() {
+fn an_exit_code_that_comes_late_is_awaited_for_five_seconds() {
     let mut world = of_job();
     world.runtime.insert("a".into(), ended("main", None));
     world.ends_at_limit();
-    world.pass(ms(50));
+    world.pass(ms(4_000));
     assert_eq!(world.condition_writes(), 0);
     world.runtime.insert("a".into(), ended("main", Some(0)));
     world.pass(ms(5_000));
@@ -760,9 +761,9 @@ fn an_exit_code_that_comes_a_moment_late_is_awaited_for_a_tenth_of_a_second() {
     let mut world = of_job();
     world.runtime.insert("a".into(), ended("main", None));
     world.ends_at_limit();
-    world.pass(ms(200));
+    world.pass(ms(6_000));
     assert_eq!(world.done(&["cause"]).len(), 1, "{:#?}", world.log);
-    assert!(world.done(&["inspect"]).len() < 8, "{:#?}", world.log);
+    assert!(world.done(&["inspect"]).len() < 25, "{:#?}", world.log);
 }
 
 #[test]
