@@ -5,6 +5,9 @@
 //	container obedient CODE SECONDS    takes SECONDS after SIGTERM, then leaves with CODE
 //	container stubborn                 ignores SIGTERM
 //	container exits CODE SECONDS       leaves by itself after SECONDS with CODE
+//	container parent CODE SECONDS COMMAND...
+//	                                   starts a child with COMMAND; leaves with CODE SECONDS after
+//	                                   the child's end
 //	container hog MEGABYTES PACE...    takes memory and keeps touching it
 //	container fill DIRECTORY MEGABYTES PACE...
 //	                                   writes a file and keeps it
@@ -20,6 +23,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -37,6 +41,7 @@ func main() {
 		"obedient": func(a []string) error { return obedient(number(a, 0), seconds(a, 1)) },
 		"stubborn": func([]string) error { return stubborn() },
 		"exits":    exits,
+		"parent":   parent,
 		"hog":      func(a []string) error { return hog(number(a, 0), paceOf(a, 1)) },
 		"fill":     func(a []string) error { return fill(a[0], number(a, 1), paceOf(a, 2)) },
 		"fork":     func(a []string) error { return fork(number(a, 0), paceOf(a, 1)) },
@@ -90,6 +95,15 @@ func stubborn() error {
 }
 
 func exits(args []string) error {
+	time.Sleep(seconds(args, 1))
+	os.Exit(number(args, 0))
+	return nil
+}
+
+func parent(args []string) error {
+	child := exec.Command("/proc/self/exe", args[2:]...)
+	child.Stdout, child.Stderr = os.Stdout, os.Stderr
+	fmt.Println("child:", child.Run())
 	time.Sleep(seconds(args, 1))
 	os.Exit(number(args, 0))
 	return nil

@@ -227,6 +227,10 @@ impl Books {
         if is_terminal && is_news {
             book.end = Some(end);
         }
+        // The controller may add the condition before it counts the pod.
+        if let Some(known) = &mut book.end {
+            known.disrupted |= end.disrupted && book.has_finalizer;
+        }
     }
 
     fn row(&self, name: &str, real: &str) -> Option<JobRow> {
@@ -454,6 +458,21 @@ mod tests {
             ..JobRow::default()
         };
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_condition_counts_that_comes_before_the_pod_is_released() {
+        for (more, ignored) in [(json!(["disrupted", "held"]), 1), (json!(["disrupted"]), 0)] {
+            let states = [
+                pod("a", "Running", &json!([])),
+                pod("a", "Failed", &json!(["held"])),
+                pod("a", "Failed", &more),
+                pod("b", "Running", &json!([])),
+                pod("b", "Succeeded", &json!([])),
+            ];
+            let found = row(&patient(), &complete(0), &states);
+            assert_eq!((found.ignored, found.wrong.is_empty()), (ignored, ignored == 1));
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PostParams};
 
-use super::scenario::JobController;
+use super::case::JobController;
 use super::stage::Stage;
 use crate::observe_until;
 use crate::vm::agent::Install;
@@ -42,7 +42,7 @@ pub async fn lost(kit: &Kit, agent: Option<Install>, pods: u32) -> anyhow::Resul
     let flags = flags.each_ref().map(String::as_str);
     let install = agent.map(|agent| (agent, &flags[..]));
     // None of these pods has a Job.
-    let mut stage = Stage::set(kit, &kubelet, install, JobController::Upstream).await?;
+    let mut stage = Stage::set(kit, &kubelet, install, Vec::new(), JobController::Upstream).await?;
     for number in 1..=pods {
         let pod = TestPod::new(
             &format!("p-{number}"),

@@ -4,10 +4,11 @@
 //! its own with all of upstream's controllers and its scheduler, and a simulated node that takes
 //! over.
 //!
-//! `pods` defines the pods, `stage` is the machine, `scenario` ends it, `ledger` records what the
-//! Jobs do, `outcome` is the result, to be printed side by side. `lost` counts instead, with many
-//! pods of one kind.
+//! `case` names what is played, `pods` defines the pods, `stage` is the machine, `scenario` ends
+//! it, `ledger` records what the Jobs do, `outcome` is the result, to be printed side by side.
+//! `lost` counts instead, with many pods of one kind.
 
+mod case;
 mod ledger;
 mod lost;
 mod outcome;
@@ -15,10 +16,11 @@ mod pods;
 mod scenario;
 mod stage;
 
+pub use case::{Case, JobController, Kubelet, Scenario};
 pub use ledger::{JobRow, Replaced};
 pub use lost::{Lost, lost};
 pub use outcome::{Outcome, Row, render};
 pub use pods::ROLES;
-pub use scenario::{AGENT_FLAGS, Case, JobController, Scenario, Table, play};
+pub use scenario::{AGENT_FLAGS, Table, play};
 
 pub use crate::vm::agent::Install;

@@ -18,8 +18,12 @@ pub struct Row {
     pub role: &'static str,
     /// The last state of its pod.
     pub seen: Seen,
+    /// When the API first showed DisruptionTarget.
+    pub marked_at: Option<Timestamp>,
     /// When the API first showed a terminal phase and DisruptionTarget.
     pub reported_at: Option<Timestamp>,
+    /// How many pods the role has had on the node.
+    pub pods: usize,
     /// What its Job did, if it has one.
     pub job: Option<JobRow>,
 }
@@ -35,6 +39,8 @@ pub struct Outcome {
     pub taints: Vec<String>,
     /// When the machine was off, if it stays off.
     pub off_at: Option<Timestamp>,
+    /// When the machine began its last boot, by its own clock, if that was a part of the story.
+    pub booted_at: Option<Timestamp>,
     /// How long each part took.
     pub took: Stopwatch,
 }
@@ -47,7 +53,9 @@ impl Outcome {
             let history = stage.scene.watcher.history(&seen.pod);
             let reported = history.iter().find(|seen| seen.is_terminal() && seen.is_disrupted());
             let reported_at = reported.map(|seen| seen.at);
-            rows.push(Row { role, seen, reported_at, job: stage.job(role) });
+            let marked_at = history.iter().find(|seen| seen.is_disrupted()).map(|seen| seen.at);
+            let pods = stage.pods_of(role);
+            rows.push(Row { role, seen, marked_at, reported_at, pods, job: stage.job(role) });
         }
         let node = stage.node_object().await?;
         let taints = node.iter().filter_map(|node| node.spec.as_ref()?.taints.as_ref()).flatten();
@@ -58,6 +66,7 @@ impl Outcome {
             node: ready.unwrap_or_else(|| "removed".to_owned()),
             taints,
             off_at: stage.off_at,
+            booted_at: stage.booted_at,
             took: stage.scene.took.clone(),
         })
     }

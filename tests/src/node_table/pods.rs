@@ -4,18 +4,20 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
-use super::scenario::JobController;
+use super::case::JobController;
 use crate::nodes::{SCRIPT_ANNOTATION, SIMULATED_LABEL};
 use crate::vm::TestPod;
 use crate::vm::kit::CONTAINER_IMAGE;
 
 /// Every pod by its part in the story, in the order of the table. A Job or DaemonSet has the name
 /// of its one pod.
-pub const ROLES: [(&str, &str); 10] = [
+pub const ROLES: [(&str, &str); 12] = [
     ("job-obeys", "Job, Never, leaves with 143"),
     ("job-retries", "Job, OnFailure, leaves with 143, replaced once it terminates"),
     ("job-leaves", "Job, Never, leaves with 0"),
     ("job-stubborn", "Job, Never, ignores SIGTERM"),
+    ("job-mesh", "Job, Never, with a native sidecar, leaves with 0"),
+    ("job-own", "Job, Never, its container restarts OnFailure, leaves with 143"),
     ("never", "bare, Never"),
     ("always", "bare, Always"),
     ("critical", "bare, Never, system-node-critical"),
@@ -42,9 +44,16 @@ pub(super) fn jobs(controller: JobController) -> Vec<Job> {
         ("job-retries", "OnFailure", &["obedient", "143", LEAVES_AFTER_SECONDS], 30),
         ("job-leaves", "Never", &["obedient", "0", LEAVES_AFTER_SECONDS], 30),
         ("job-stubborn", "Never", &["stubborn"], 60),
+        ("job-mesh", "Never", &["obedient", "0", LEAVES_AFTER_SECONDS], 30),
+        ("job-own", "Never", &["obedient", "143", LEAVES_AFTER_SECONDS], 30),
     ];
     let built = cases.map(|(name, policy, command, grace)| {
         let mut template = spec(policy, command, grace);
+        match name {
+            "job-mesh" => template["initContainers"] = sidecar(),
+            "job-own" => template["containers"][0]["restartPolicy"] = json!("OnFailure"),
+            _ => {}
+        }
         // Without both, a replacement could run on a node that is back, where it would never end.
         template["affinity"] = elsewhere();
         template["tolerations"] = lost_nodes();
@@ -73,6 +82,14 @@ pub(super) fn jobs(controller: JobController) -> Vec<Job> {
         serde_json::from_value(job).expect("a Job of ours must be one of the API's")
     });
     built.into()
+}
+
+/// A native sidecar: it starts first, restarts for as long as its pod lives, and stops last.
+fn sidecar() -> Value {
+    json!([{
+        "name": "sidecar", "image": CONTAINER_IMAGE, "imagePullPolicy": "Never",
+        "args": ["obedient", "143", "1"], "restartPolicy": "Always",
+    }])
 }
 
 /// A busy machine starves the heartbeat of the simulated node, which then counts as lost for a
@@ -155,7 +172,7 @@ mod tests {
             let jobs = jobs(controller).into_iter();
             jobs.filter_map(|job| job.spec?.managed_by).collect::<Vec<_>>()
         };
-        assert_eq!(managers(JobController::Ours), ["epilogue.dev/job-controller"; 4]);
+        assert_eq!(managers(JobController::Ours), ["epilogue.dev/job-controller"; 6]);
         assert_eq!(managers(JobController::Upstream), [""; 0]);
     }
 }

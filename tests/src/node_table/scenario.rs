@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use jiff::Timestamp;
 
+use super::case::{Case, Scenario};
 use super::ledger::JobRow;
 use super::outcome::Outcome;
 use super::pods::ROLES;
 use super::stage::Stage;
 use crate::stopwatch::Stopwatch;
-use crate::vm::agent::Install;
 use crate::vm::{Kit, KubeletConfig, Seen};
 use crate::{observe_costly_until, observe_until};
 
@@ -22,8 +22,9 @@ const WITHIN: Duration = Duration::from_mins(3);
 /// The agent counts a container as lost with the previous boot if it began ten seconds before this
 /// one: clocks may differ by as much. Two more cover times in whole seconds.
 const RUN_BEFORE_CUT: Duration = Duration::from_secs(12);
-/// Time for the effects of a reboot or a lost node on the pods; then the table is taken.
-const SETTLED_WITHIN: Duration = Duration::from_secs(100);
+/// Time for the effects of a reboot or a lost node on the pods; then the table is taken. A pod that
+/// its kubelet leaves without a sandbox has its end from the agent after a minute.
+const SETTLED_WITHIN: Duration = Duration::from_secs(160);
 
 /// Seconds of the kubelet and the agent for regular pods, and then for critical ones. The stubborn
 /// pod takes all of the first. Nothing waits for the rest of the second period once all pods are
@@ -38,101 +39,10 @@ pub const AGENT_FLAGS: [&str; 3] = [
     "--bare-pods=deadline-lever",
 ];
 
-/// A way to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scenario {
-    /// `systemctl poweroff`.
-    Poweroff,
-    /// `systemctl reboot`.
-    Reboot,
-    /// A shutdown that logind forgets: it restarts while locks delay it.
-    Forgotten,
-    /// A shutdown that fails at its very end: its target cannot be started any more.
-    Refused,
-    /// `kill -9` of the agent in the middle of a reboot.
-    AgentKilled,
-    /// The kubelet is stopped in the middle of a power-off.
-    KubeletStopped,
-    /// The power is cut without warning, and comes back.
-    PowerCut,
-    /// The power is cut in the middle of a shutdown, and comes back.
-    PowerCutDuring,
-}
-
-impl Scenario {
-    /// All scenarios, in the order of the table.
-    pub const ALL: [Self; 8] = [
-        Self::Poweroff,
-        Self::Reboot,
-        Self::Forgotten,
-        Self::Refused,
-        Self::AgentKilled,
-        Self::KubeletStopped,
-        Self::PowerCut,
-        Self::PowerCutDuring,
-    ];
-
-    /// As on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Poweroff => "poweroff",
-            Self::Reboot => "reboot",
-            Self::Forgotten => "forgotten",
-            Self::Refused => "refused",
-            Self::AgentKilled => "agent-killed",
-            Self::KubeletStopped => "kubelet-stopped",
-            Self::PowerCut => "power-cut",
-            Self::PowerCutDuring => "power-cut-during",
-        }
-    }
-}
-
-/// Who runs the Jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobController {
-    /// kube-controller-manager.
-    Upstream,
-    /// Our controller: each Job names it in `managedBy`.
-    Ours,
-}
-
-/// One column of the table.
-#[derive(Clone, Copy, Debug)]
-pub struct Case {
-    /// How the node ends.
-    pub scenario: Scenario,
-    /// Whether the kubelet's own graceful shutdown is on.
-    pub graceful: bool,
-    /// How the agent is installed, if it is.
-    pub agent: Option<Install>,
-    /// Who runs the Jobs.
-    pub jobs: JobController,
-}
-
-impl fmt::Display for Case {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let graceful = if self.graceful { "on" } else { "off" };
-        let agent = match self.agent {
-            None => "without agent",
-            Some(Install::Host) => "agent as host service",
-            Some(Install::DaemonSet) => "agent as DaemonSet",
-        };
-        let jobs = match self.jobs {
-            JobController::Upstream => "kube-controller-manager",
-            JobController::Ours => "our controller",
-        };
-        let scenario = self.scenario.name();
-        write!(
-            formatter,
-            "{scenario}, kubelet's graceful shutdown {graceful}, {agent}, Jobs by {jobs}"
-        )
-    }
-}
-
 /// Plays a case from its machine's start to the final state, including the node's loss. If the
 /// machine stays off, the second outcome is that after its node was removed from the API.
 pub async fn play(kit: &Kit, case: Case) -> anyhow::Result<(Outcome, Option<Outcome>)> {
-    let mut table = Table::set(kit, case.graceful, case.agent, case.jobs).await?;
+    let mut table = Table::set(kit, case).await?;
     table.waits_for_lost_node = true;
     let outcome = table.play(case.scenario).await?;
     let removed = if table.is_off() { Some(table.remove_node().await?) } else { None };
@@ -143,9 +53,8 @@ pub async fn play(kit: &Kit, case: Case) -> anyhow::Result<(Outcome, Option<Outc
 /// A machine on which scenarios are played one after the other, until one leaves it off.
 pub struct Table {
     stage: Stage,
-    graceful: bool,
-    agent: Option<Install>,
-    jobs: JobController,
+    /// What every story on it has in common.
+    set: Case,
     before: Option<Case>,
     ended: Ended,
     /// Whether to wait, for live pods on a machine that is off, until the API has lost their node.
@@ -159,25 +68,19 @@ impl fmt::Debug for Table {
 }
 
 impl Table {
-    /// Starts the machine, with the agent if `agent` is set.
-    pub async fn set(
-        kit: &Kit,
-        graceful: bool,
-        agent: Option<Install>,
-        jobs: JobController,
-    ) -> anyhow::Result<Self> {
+    /// Starts the machine for stories like this case, with the agent if the case has one.
+    pub async fn set(kit: &Kit, case: Case) -> anyhow::Result<Self> {
         let mut kubelet = KubeletConfig::default();
-        if graceful {
+        if case.graceful {
             let all = REGULAR_SECONDS + CRITICAL_SECONDS;
             kubelet = kubelet.graceful_shutdown(all, CRITICAL_SECONDS);
         }
-        let install = agent.map(|agent| (agent, &AGENT_FLAGS[..]));
-        let stage = Stage::set(kit, &kubelet, install, jobs).await?;
+        let install = case.agent.map(|agent| (agent, &AGENT_FLAGS[..]));
+        let commands = case.kubelet.commands();
+        let stage = Stage::set(kit, &kubelet, install, commands, case.jobs).await?;
         Ok(Self {
             stage,
-            graceful,
-            agent,
-            jobs,
+            set: case,
             before: None,
             ended: Ended::Stayed,
             waits_for_lost_node: false,
@@ -186,8 +89,7 @@ impl Table {
 
     /// Plays one scenario with pods of its own. The machine must not be off.
     pub async fn play(&mut self, scenario: Scenario) -> anyhow::Result<Outcome> {
-        let Self { graceful, agent, jobs, .. } = *self;
-        let case = Case { scenario, graceful, agent, jobs };
+        let case = Case { scenario, ..self.set };
         let stage = &mut self.stage;
         if let Some(before) = self.before.replace(case) {
             stage.clear().await.with_context(|| format!("after {before}"))?;
@@ -263,17 +165,18 @@ async fn end(stage: &mut Stage, case: Case) -> anyhow::Result<Ended> {
             stage.hold_shutdown().await?;
             stage.scene.node.machine().begin_poweroff().await?;
             stage.in_the_middle(case).await?;
-            stage
-                .scene
-                .node
-                .run("systemctl stop kubelet; systemctl stop --no-block holder")
-                .await?;
+            let stop = "systemctl stop kubelet; systemctl stop --no-block holder";
+            stage.scene.node.run(stop).await?;
             stage.scene.node.machine_mut().off(OFF_WITHIN).await?;
             Ok(Ended::Off)
         }
-        Scenario::Reboot => {
+        Scenario::Reboot
+        | Scenario::KubeletFrozen
+        | Scenario::KubeletGone
+        | Scenario::KubeletKilled
+        | Scenario::Unannounced => {
             let before = stage.scene.node.machine().boot_id().await?;
-            stage.scene.node.machine().begin_reboot().await?;
+            stage.scene.node.run(&reboot(case.scenario)).await?;
             stage.again(&before).await
         }
         Scenario::AgentKilled => {
@@ -317,6 +220,21 @@ async fn end(stage: &mut Stage, case: Case) -> anyhow::Result<Ended> {
             stage.scene.node.run("systemctl unmask --runtime --quiet poweroff.target").await?;
             Ok(Ended::Stayed)
         }
+    }
+}
+
+/// One command, as the shell of an emulated machine takes a second.
+fn reboot(scenario: Scenario) -> String {
+    let reboot = "systemd-run --quiet --no-block --collect systemctl reboot";
+    match scenario {
+        Scenario::KubeletFrozen => format!("systemctl kill --signal=STOP kubelet && {reboot}"),
+        Scenario::KubeletGone => format!("systemctl stop kubelet && {reboot}"),
+        Scenario::KubeletKilled => {
+            let main = "systemctl show --property=MainPID --value kubelet";
+            format!("{reboot} && kill -KILL $({main})")
+        }
+        Scenario::Unannounced => reboot.replace("reboot", "start reboot.target"),
+        _ => reboot.to_owned(),
     }
 }
 
@@ -374,6 +292,8 @@ impl Stage {
     async fn again(&mut self, before: &str) -> anyhow::Result<Ended> {
         self.scene.node.machine_mut().rebooted(before, OFF_WITHIN).await?;
         let boot_id = self.scene.node.machine().boot_id().await?;
+        let booted = self.scene.node.run("awk '/^btime/ {print $2}' /proc/stat").await?;
+        self.booted_at = Some(Timestamp::from_second(booted.trim().parse()?)?);
         let observe = async || match self.node_object().await {
             Ok(node) => {
                 let info = node.and_then(|node| node.status?.node_info);

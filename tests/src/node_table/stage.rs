@@ -13,9 +13,9 @@ use k8s_openapi::api::core::v1::{self, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 
+use super::case::JobController;
 use super::ledger::{JobRow, Ledger};
 use super::pods::{self, NEVER_RUN, ROLES};
-use super::scenario::JobController;
 use crate::control_plane::flags::ALL_CONTROLLERS;
 use crate::controller::{Controller, Setup};
 use crate::nodes::{self, Bind, SimulatedNodes};
@@ -45,6 +45,8 @@ pub(super) struct Stage {
     elsewhere: Option<SimulatedNodes>,
     /// When the machine was off for good.
     pub(super) off_at: Option<Timestamp>,
+    /// When the machine began its last boot, by its own clock, if that was a part of the story.
+    pub(super) booted_at: Option<Timestamp>,
     /// The running pod of each role at the beginning of the story.
     pub(super) originals: BTreeMap<&'static str, String>,
     has_agent: bool,
@@ -56,6 +58,7 @@ impl Stage {
         kit: &Kit,
         kubelet: &KubeletConfig,
         install: Option<(Install, &[&str])>,
+        commands: Vec<String>,
         jobs_by: JobController,
     ) -> anyhow::Result<Self> {
         let options = Options::unique("table")
@@ -64,7 +67,7 @@ impl Stage {
             .scheduler();
         let agent = install
             .map(|(install, flags)| (install, flags.iter().map(ToString::to_string).collect()));
-        let setting = Setting { options, node: NODE, kubelet, agent, commands: Vec::new() };
+        let setting = Setting { options, node: NODE, kubelet, agent, commands };
         let scene = Scene::set(kit, setting).await?;
         let controller = match jobs_by {
             JobController::Upstream => None,
@@ -83,6 +86,7 @@ impl Stage {
             controller,
             elsewhere: None,
             off_at: None,
+            booted_at: None,
             originals: BTreeMap::new(),
             has_agent: install.is_some(),
         })
@@ -139,6 +143,7 @@ impl Stage {
             agent::ready(&self.scene.node).await?;
         }
         self.originals.clear();
+        self.booted_at = None;
         self.scene.watch_anew().await?;
         self.ledger = ledger(&self.scene);
         Ok(())
@@ -161,6 +166,13 @@ impl Stage {
             Some(name) => seen.pod == *name,
             None => is_of(role, &seen.pod),
         })
+    }
+
+    /// How many pods the role has had on the node.
+    pub(super) fn pods_of(&self, role: &str) -> usize {
+        let node = self.scene.node.name();
+        let seen = self.scene.watcher.last().into_iter();
+        seen.filter(|seen| is_of(role, &seen.pod) && seen.node == node).count()
     }
 
     /// Waits for a state of the role's pod.

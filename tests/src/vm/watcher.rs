@@ -30,6 +30,8 @@ pub struct Seen {
     pub at: Timestamp,
     /// The pod's name.
     pub pod: String,
+    /// The name of its node.
+    pub node: String,
     /// `status.phase`.
     pub phase: String,
     /// `status.reason`.
@@ -70,6 +72,7 @@ impl Seen {
         Self {
             at: Timestamp::now(),
             pod: pod.metadata.name.clone().unwrap_or_default(),
+            node: pod.spec.iter().find_map(|spec| spec.node_name.clone()).unwrap_or_default(),
             phase: status.phase.clone().unwrap_or_default(),
             reason: status.reason.clone().unwrap_or_default(),
             message: status.message.clone().unwrap_or_default(),

@@ -2,12 +2,15 @@
 //! shutdown off, its default. The API shows how each pod ended, and the Jobs of our controller
 //! complete elsewhere.
 
-use lab::node_table::{Install, Outcome, Scenario};
+use lab::node_table::{Case, Install, Outcome, Scenario};
 
-use crate::shutdowns::{self, are_reported, boot_reports_those_that_cannot_run_again};
+use crate::shutdowns::{
+    self, STOPPED_BY_AGENT, agent_fails_no_success, are_reported,
+    boot_reports_those_that_cannot_run_again,
+};
 
 fn play(scenario: Scenario, judge: fn(&Outcome)) {
-    shutdowns::play(module_path!(), false, Install::Host, scenario, judge);
+    shutdowns::play(module_path!(), Case::of(scenario, false, Some(Install::Host)), judge);
 }
 
 #[test]
@@ -24,7 +27,7 @@ fn power_cut_is_reported_after_the_boot() {
 #[test]
 fn stopped_kubelet_keeps_no_report_from_a_poweroff() {
     play(Scenario::KubeletStopped, |outcome| {
-        let roles = ["job-obeys", "job-retries", "job-stubborn", "never", "always"];
-        are_reported(outcome, &roles);
+        are_reported(outcome, &STOPPED_BY_AGENT);
+        agent_fails_no_success(outcome);
     });
 }

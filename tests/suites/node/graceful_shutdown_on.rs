@@ -1,12 +1,12 @@
 //! Tests how a node ends with our agent and the kubelet's graceful shutdown both at work. The API
 //! shows how each pod ended, and the Jobs of our controller complete elsewhere.
 
-use lab::node_table::{Install, Outcome, Scenario};
+use lab::node_table::{Case, Install, Outcome, Scenario};
 
 use crate::shutdowns::{self, all_are_reported, no_mark_is_left};
 
 fn play(scenario: Scenario, judge: fn(&Outcome)) {
-    shutdowns::play(module_path!(), true, Install::Host, scenario, judge);
+    shutdowns::play(module_path!(), Case::of(scenario, true, Some(Install::Host)), judge);
 }
 
 /// The kubelet's own status was seen to say Failed for a second before it said Succeeded. The

@@ -5,8 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use lab::node_table::{self, Case, Install, JobController, JobRow, Outcome, ROLES};
-use lab::node_table::{Scenario, Table};
+use lab::node_table::{self, Case, JobRow, Outcome, ROLES, Table};
 
 use crate::stage::{self, message};
 use crate::world::kit;
@@ -19,28 +18,25 @@ const DONE: &str = "done";
 /// the end, and ignore disruptions.
 const HASTY: &str = "job-retries";
 
+/// What the agent stops and reports in place of a kubelet.
+pub(crate) const STOPPED_BY_AGENT: [&str; 6] =
+    ["job-obeys", "job-retries", "job-stubborn", "job-own", "never", "always"];
+
 /// How far the watch may be behind the API.
 const WATCH_LAG: Duration = Duration::from_secs(2);
 
-/// Plays the scenario on the module's machine and judges its outcome.
-pub(crate) fn play(
-    module: &'static str,
-    graceful: bool,
-    install: Install,
-    scenario: Scenario,
-    judge: fn(&Outcome),
-) {
+/// Plays the case on the module's machine and judges its outcome. All cases of a module differ in
+/// their scenarios only.
+pub(crate) fn play(module: &'static str, case: Case, judge: fn(&Outcome)) {
     let (text, verdict) = stage::play(module, async move |stage: &mut Option<Table>| {
         let table = match stage.take() {
             Some(table) => Ok(table),
-            None => Table::set(&kit().await, graceful, Some(install), JobController::Ours).await,
+            None => Table::set(&kit().await, case).await,
         };
         let mut table = table.unwrap_or_else(|error| panic!("{error:#}"));
         let dir = table.dir().display().to_string();
-        let played = table.play(scenario).await;
+        let played = table.play(case.scenario).await;
         let outcome = played.unwrap_or_else(|error| panic!("{error:#}; files: {dir}"));
-        let jobs = JobController::Ours;
-        let case = Case { scenario, graceful, agent: Some(install), jobs };
         let mut text = node_table::render(&case.to_string(), &outcome);
         let mut verdict = catch_unwind(AssertUnwindSafe(|| {
             judge(&outcome);
@@ -127,18 +123,41 @@ pub(crate) fn all_but_are_reported(outcome: &Outcome, left: &[&str]) {
     are_reported(outcome, &ended.filter(|role| !left.contains(role)).collect::<Vec<_>>());
     let done = outcome.row(DONE);
     assert!(done.seen.phase == "Succeeded" && done.seen.disruption.is_none(), "{done:?}");
-    for role in ["job-obeys", "job-stubborn"] {
+    for role in ["job-obeys", "job-stubborn", "job-own"] {
         let row = outcome.row(role);
         assert!(row.seen.phase == "Failed", "{row:?}");
     }
-    // It exited with 0 on SIGTERM, which is a success, as upstream has it.
-    let leaves = outcome.row("job-leaves");
-    assert!(leaves.seen.phase == "Succeeded", "{leaves:?}");
+    // They exited with 0 on SIGTERM, which is a success, as upstream has it.
+    for role in ["job-leaves", "job-mesh"] {
+        let leaves = outcome.row(role);
+        assert!(leaves.seen.phase == "Succeeded", "{leaves:?}");
+    }
+}
+
+/// The agent calls no pod Failed whose regular containers exited with 0. If no kubelet is left to
+/// call it Succeeded, pod GC ends it by the drained record.
+pub(crate) fn agent_fails_no_success(outcome: &Outcome) {
+    for role in ["job-leaves", "job-mesh"] {
+        let row = outcome.row(role);
+        let failed_by_agent = row.seen.phase == "Failed" && row.seen.phase_by.contains("agent");
+        assert!(row.seen.is_disrupted() && !failed_by_agent, "{row:?}");
+    }
+}
+
+/// The API had the end of these pods before the machine began to boot, so not from its kubelet.
+pub(crate) fn are_reported_before_the_boot(outcome: &Outcome, roles: &[&str]) {
+    are_reported(outcome, roles);
+    let booted = outcome.booted_at.expect("it has booted");
+    for role in roles {
+        let row = outcome.row(role);
+        assert!(row.reported_at.is_some_and(|at| at < booted), "booted at {booted}: {row:?}");
+    }
 }
 
 /// After the boot the agent reports the pods that cannot run again.
 pub(crate) fn boot_reports_those_that_cannot_run_again(outcome: &Outcome) {
-    are_reported(outcome, &["job-obeys", "job-leaves", "job-stubborn", "never"]);
+    let roles = ["job-obeys", "job-leaves", "job-stubborn", "job-mesh", "job-own", "never"];
+    are_reported(outcome, &roles);
     no_mark_is_left(outcome);
 }
 

@@ -160,3 +160,55 @@ async fn drop_in_with_the_last_name_decides_on_the_delay() {
     allow_delay(&logind, "zz-epilogue.conf", 50).await;
     delay_becomes(&logind, 50).await;
 }
+
+/// Writes what a service sees when it is asked to end, and stays for a while.
+const WITNESS: &str = r#"
+cat > /run/witness <<'EOF'
+#!/bin/sh
+manager="org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager"
+trap 'echo "first process: $(cat /proc/1/comm)" > /run/seen
+timeout 2 busctl get-property $manager SystemState >> /run/seen 2>&1
+timeout 2 $ANNOUNCED >> /run/seen 2>&1
+echo all >> /run/seen
+sleep 10' TERM
+touch /run/witness.ready
+while :; do sleep 0.1; done
+EOF
+chmod +x /run/witness
+systemd-run --quiet --unit=witness --property=After=dbus.service --property=KillMode=mixed \
+    /run/witness
+until test -e /run/witness.ready; do sleep 0.1; done
+"#;
+
+/// Ends the container by this command, which logind does not announce, although a lock is held, and
+/// returns what the witness saw.
+async fn unannounced_end(name: &str, command: &str) -> String {
+    let (logind, _lock, _dir) = start_with_lock(name).await;
+    let witness = WITNESS.replace("$ANNOUNCED", PREPARING);
+    logind.run(&witness).await.expect("the witness");
+    logind.run(&format!("systemd-run --quiet --no-block {command}")).await.expect("an end");
+    // No command can be run for a moment now and then.
+    let seen = async || logind.run("cat /run/seen").await.unwrap_or_default();
+    let all = |seen: &String| seen.contains("all");
+    let seen = lab::eventually("the witness is asked to end", SOON, seen, all).await;
+    println!("OUTCOME {command}: {seen}");
+    seen
+}
+
+/// A target that is started past logind. ([LD14])
+#[tokio::test]
+async fn stop_of_the_system_past_logind_shows_in_systemd_s_state() {
+    let seen = unannounced_end("past", "systemctl start poweroff.target").await;
+    assert!(seen.contains("first process: systemd\n"), "{seen}");
+    assert!(seen.contains("s \"stopping\""), "{seen}");
+    // logind may have been stopped already.
+    assert!(!seen.contains("b true"), "{seen}");
+}
+
+/// No unit is stopped, and no systemd is left to ask. ([LD15])
+#[tokio::test]
+async fn forced_stop_of_the_system_shows_in_the_first_process_s_name() {
+    let seen = unannounced_end("forced", "systemctl --force poweroff").await;
+    assert!(seen.contains("first process: systemd-shutdow\n"), "{seen}");
+    assert!(!seen.contains("stopping"), "{seen}");
+}

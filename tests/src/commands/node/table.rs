@@ -4,7 +4,7 @@
 use anyhow::ensure;
 use clap::ValueEnum;
 use lab::binary::GoProgram;
-use lab::node_table::{self, Case, JobController, Scenario};
+use lab::node_table::{self, Case, JobController, Kubelet, Scenario};
 use lab::paths::LabDir;
 use lab::vm::Kit;
 
@@ -13,8 +13,8 @@ use crate::commands::{build, prepare};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// poweroff, reboot, forgotten, refused, agent-killed, kubelet-stopped, power-cut,
-    /// power-cut-during; by default all
+    /// poweroff, reboot, forgotten, refused, agent-killed, kubelet-stopped, kubelet-frozen,
+    /// kubelet-gone, kubelet-killed, unannounced, power-cut, power-cut-during; by default all
     scenarios: Vec<String>,
     /// Only with the kubelet's own graceful shutdown off, or on
     #[arg(long)]
@@ -22,6 +22,9 @@ pub(crate) struct Arguments {
     /// Only without the agent, or with it installed like this
     #[arg(long)]
     agent: Option<Agent>,
+    /// With the kubelet as the child of its unit's main process, and the runtime's socket elsewhere
+    #[arg(long)]
+    wrapped: bool,
     /// Who runs the Jobs; by default kube-controller-manager without the agent, else our controller
     #[arg(long)]
     jobs: Option<Jobs>,
@@ -89,7 +92,9 @@ fn cases(arguments: &Arguments) -> Vec<Case> {
                     && (scenario != Scenario::AgentKilled || agent != Agent::None);
                 if wanted {
                     let jobs = arguments.jobs_with(agent);
-                    cases.push(Case { scenario, graceful, agent: agent.install(), jobs });
+                    let kubelet = if arguments.wrapped { Kubelet::Wrapped } else { Kubelet::Usual };
+                    let agent = agent.install();
+                    cases.push(Case { scenario, kubelet, graceful, agent, jobs });
                 }
             }
         }
