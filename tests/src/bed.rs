@@ -260,6 +260,24 @@ impl Bed {
         conditions(&self.job(name).await)
     }
 
+    /// Its `FailureTarget` and `Failed` have one message, which begins with upstream's words and
+    /// goes on with these facts.
+    pub async fn failed_saying(&self, name: &str, words: &str, facts: &[&str]) {
+        let conditions = self.conditions(name).await;
+        let said = |kind: &str| {
+            let says =
+                |each: &String| each.strip_prefix(kind)?.strip_prefix("=True ").map(str::to_owned);
+            conditions.iter().find_map(says)
+        };
+        let (Some(interim), Some(terminal)) = (said("FailureTarget"), said("Failed")) else {
+            panic!("{name} has not failed: {conditions:?}");
+        };
+        assert_eq!(interim, terminal);
+        let more = terminal.strip_prefix(words);
+        let says = |more: &str| facts.iter().all(|fact| more.contains(fact));
+        assert!(more.is_some_and(says), "{terminal:?} does not say {words:?} {facts:?}");
+    }
+
     /// Waits for a state of the Job.
     pub async fn reaches(
         &self,

@@ -18,11 +18,6 @@ fn policy(rules: &[Value]) -> Value {
     json!({"rules": rules})
 }
 
-/// `FailureTarget` and then `Failed`, with the same words.
-fn failed_with(words: &str) -> [String; 2] {
-    ["FailureTarget", "Failed"].map(|kind| format!("{kind}=True {words}"))
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fail_job_by_exit_code_ends_the_other_pods_and_then_the_job() {
     let bed = bed(&[]).await;
@@ -45,7 +40,8 @@ async fn fail_job_by_exit_code_ends_the_other_pods_and_then_the_job() {
          FailJob rule at index 1",
         bed.namespace()
     );
-    assert_eq!(bed.conditions("code").await, failed_with(&words));
+    let facts = ["; pod ", " (index 0) on ", ": container main exited with code 42"];
+    bed.failed_saying("code", &words, &facts).await;
     bed.events_say("code", &words).await;
     bed.stop().await;
 }
@@ -65,7 +61,7 @@ async fn fail_job_by_condition_names_the_condition() {
         bed.namespace(),
         pods[0].metadata.name.as_deref().expect("a pod has a name")
     );
-    assert_eq!(bed.conditions("evicted").await, failed_with(&words));
+    bed.failed_saying("evicted", &words, &["; pod evicted-", " was disrupted ("]).await;
     bed.stop().await;
 }
 
@@ -83,9 +79,9 @@ async fn an_init_container_s_exit_code_counts_too() {
     .await;
     bed.finished("init", SOON).await;
     let conditions = bed.conditions("init").await;
+    let words = " failed with exit code 7 matching FailJob rule at index 0; pod init-";
     assert!(
-        conditions[0].contains("Container prepare for pod ")
-            && conditions[0].ends_with(" failed with exit code 7 matching FailJob rule at index 0"),
+        conditions[0].contains("Container prepare for pod ") && conditions[0].contains(words),
         "{conditions:?}"
     );
     bed.stop().await;
@@ -131,7 +127,8 @@ async fn count_counts_what_a_later_rule_would_ignore() {
     assert_eq!(state.failed, 1, "exit code 4 is ignored, 3 is not");
     bed.pods_are_released("counted", 2).await;
     let words = "BackoffLimitExceeded: Job has reached the specified backoff limit";
-    assert_eq!(bed.conditions("counted").await, failed_with(words));
+    let facts = [": 1 failure of 0 allowed; pod counted-", ": container main exited with code 3"];
+    bed.failed_saying("counted", words, &facts).await;
     bed.stop().await;
 }
 
@@ -152,6 +149,7 @@ async fn fail_index_ends_its_index_and_no_other() {
     assert_eq!((state.succeeded, state.failed), (2, 2));
     bed.pods_are_released("index", 4).await;
     let words = "FailedIndexes: Job has failed indexes";
-    assert_eq!(bed.conditions("index").await, failed_with(words));
+    let facts = [": 1 of 3 (1), 2 failures (2 ExitCode)"];
+    bed.failed_saying("index", words, &facts).await;
     bed.stop().await;
 }

@@ -52,10 +52,8 @@ async fn an_index_fails_after_its_own_limit() {
     assert_eq!(state.failed_indexes.as_deref(), Some("1"));
     assert_eq!((state.succeeded, state.failed), (2, 3));
     let words = "FailedIndexes: Job has failed indexes";
-    assert_eq!(
-        bed.conditions("limited").await,
-        [format!("FailureTarget=True {words}"), format!("Failed=True {words}")]
-    );
+    let facts = [": 1 of 3 (1), 3 failures (3 ExitCode); the last: pod limited-", " (index "];
+    bed.failed_saying("limited", words, &facts).await;
     bed.pods_are_released("limited", 5).await;
     let mut counts: Vec<String> = bed
         .pods_with("batch.kubernetes.io/job-completion-index=1")
@@ -86,10 +84,8 @@ async fn too_many_failed_indexes_fail_the_job() {
     assert_eq!(state.failed_indexes.as_deref(), Some("1,2"));
     let words = "MaxFailedIndexesExceeded: Job has exceeded the specified maximal number of \
                  failed indexes";
-    assert_eq!(
-        bed.conditions("many").await,
-        [format!("FailureTarget=True {words}"), format!("Failed=True {words}")]
-    );
+    let facts = [": 2 of 1 allowed (1,2), 2 failures (2 ExitCode); the last: pod many-"];
+    bed.failed_saying("many", words, &facts).await;
     bed.stop().await;
 }
 

@@ -19,10 +19,8 @@ async fn one_failure_more_than_the_backoff_limit_fails_the_job() {
     let over = bed.finished("over", SOON).await;
     assert_eq!((over.succeeded, over.failed), (0, 4), "the pod that still ran counts as failed");
     let words = "BackoffLimitExceeded: Job has reached the specified backoff limit";
-    assert_eq!(
-        bed.conditions("over").await,
-        [format!("FailureTarget=True {words}"), format!("Failed=True {words}")]
-    );
+    let facts = [": 3 failures of 2 allowed (3 ExitCode)", ": container main exited with code 1"];
+    bed.failed_saying("over", words, &facts).await;
     bed.events_say("over", words).await;
     // A change of a Job that is finished changes nothing. ([H2], [S4])
     let before = (bed.state("over").await, bed.pods("over").await.len());
@@ -43,7 +41,9 @@ async fn restarts_in_place_count_against_the_backoff_limit() {
     assert_eq!((few.succeeded, few.failed), (1, 0));
     bed.pods_are_released("few", 1).await;
     let many = bed.finished("many", SOON).await;
-    assert_eq!(many.conditions, ["FailureTarget", "Failed"]);
+    let words = "BackoffLimitExceeded: Job has reached the specified backoff limit";
+    let facts = [" the limit of 1; pod many-", ": container main exited with code 1"];
+    bed.failed_saying("many", words, &facts).await;
     assert_eq!((many.succeeded, many.failed), (0, 1));
     bed.stop().await;
 }
@@ -58,10 +58,7 @@ async fn the_deadline_ends_pods_that_run() {
     let state = bed.finished("late", SOON).await;
     assert_eq!((state.succeeded, state.failed), (1, 1));
     let words = "DeadlineExceeded: Job was active longer than specified deadline";
-    assert_eq!(
-        bed.conditions("late").await,
-        [format!("FailureTarget=True {words}"), format!("Failed=True {words}")]
-    );
+    bed.failed_saying("late", words, &[" of 2 s; the Job had 1 running"]).await;
     bed.stop().await;
 }
 

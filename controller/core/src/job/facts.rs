@@ -7,9 +7,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::backoff::PerIndex;
 use super::census::Census;
-use super::input::{BackoffRecord, SyncInput};
+use super::ends::Ends;
+use super::input::{BackoffRecord, Memory, SyncInput};
 use super::options::{Disruptions, Options};
-use super::{IndexSet, backoff};
+use super::{IndexSet, backoff, census};
 use crate::job_pods::{JobPods, Kind};
 use crate::view::{Deletion, Job, Phase, Pod, Uid};
 
@@ -30,6 +31,8 @@ pub struct Facts {
     pub disruptions: Option<Disruptions>,
     /// The failures that backoff waits for, including this sync's. ([S15])
     pub backoff: BackoffRecord,
+    /// How its pods failed that are counted already; none without failures.
+    pub ends: Option<Arc<Ends>>,
     /// Whether the watches showed all pods that we created or deleted.
     pub expectations_satisfied: bool,
     /// Whether admission takes a status only with the spec.
@@ -67,6 +70,7 @@ impl Facts {
             options: Options::default(),
             disruptions: None,
             backoff: BackoffRecord::default(),
+            ends: None,
             expectations_satisfied: input.memory.expectations.satisfied(input.now, timeout),
             status_needs_spec: input.memory.status_needs_spec,
             pods_per_sync: input.settings.max_uncounted_pods,
@@ -91,6 +95,7 @@ impl Facts {
         Self {
             job: Arc::clone(job),
             backoff: backoff_after(input, &census, disruptions.as_ref()),
+            ends: ends_before(input, &census),
             expectations_satisfied: input.memory.expectations.satisfied(input.now, timeout),
             census,
             indexes,
@@ -182,6 +187,24 @@ fn backoff_after(
             .filter(|pod| !disruptions.is_some_and(|it| it.holds(&pod.uid)))
             .map(Arc::as_ref),
     )
+}
+
+/// How pods failed before this sync. After a start, the pods in the API show that, and so they do
+/// where the write that listed some had no reply.
+fn ends_before(input: &SyncInput<'_>, census: &Census) -> Option<Arc<Ends>> {
+    let Memory { ends, backoff, backoff_in_doubt, .. } = input.memory;
+    if backoff.is_some() && !backoff_in_doubt {
+        return ends.clone();
+    }
+    let new: HashSet<&Uid> = census.newly_failed.iter().map(|pod| &pod.uid).collect();
+    let is_old = |pod: &&Arc<Pod>| {
+        pod.phase == Phase::Failed
+            && !new.contains(&pod.uid)
+            && census::has_valid_index(input.job, pod)
+    };
+    let shown = Ends::default().with(input.job, census.pods.iter().filter(is_old));
+    let known = ends.as_deref().cloned().unwrap_or_default().max(shown);
+    (!known.is_empty()).then(|| Arc::new(known))
 }
 
 // Treats pods as terminating that are Failed while their status shows a running container.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::JobStatus;
 
+use super::ends::Ends;
 use crate::job_pods::JobPods;
 use crate::view::{Job, Pod, Uid, Version};
 
@@ -131,6 +132,8 @@ pub struct Memory {
     pub counts_wait_since: Option<Timestamp>,
     /// Failures since the last success. ([E4])
     pub backoff: Option<BackoffRecord>,
+    /// How pods failed that are counted; none without failures.
+    pub ends: Option<Arc<Ends>>,
     /// Whether a status that lists new failures may be stored, though its write had no reply. Then
     /// they are no longer new, and the record lacks them.
     pub backoff_in_doubt: bool,
@@ -223,6 +226,8 @@ pub enum MemoryUpdate {
     StatusNeedsSpec,
     /// The failures that backoff waits for from now on.
     Backoff(BackoffRecord),
+    /// How the pods failed that are counted from now on.
+    Ends(Arc<Ends>),
     /// A status that lists new failures may have been stored without a reply.
     BackoffInDoubt,
     /// The Job is finished in the API.
@@ -293,6 +298,7 @@ impl Memory {
             MemoryUpdate::Backoff(record) => {
                 (self.backoff, self.backoff_in_doubt) = (Some(record), false);
             }
+            MemoryUpdate::Ends(ends) => self.ends = Some(ends),
             MemoryUpdate::BackoffInDoubt => self.backoff_in_doubt = true,
             MemoryUpdate::StatusNeedsSpec => self.status_needs_spec = true,
             MemoryUpdate::Finished => self.finished = true,

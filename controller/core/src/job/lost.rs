@@ -69,7 +69,7 @@ fn remains(pod: &Pod) -> Option<Remains> {
             EndedBy::Unknown => remains = remains.or(Some(Remains::Unknown)),
             EndedBy::Program if end.exit_code == 0 => {}
             _ if is_killed(end) => remains = Some(Remains::Killed),
-            EndedBy::Program | EndedBy::OomKill => return None,
+            EndedBy::Program | EndedBy::OomKill | EndedBy::Start => return None,
         }
     }
     remains

@@ -5,7 +5,9 @@ mod adoption;
 mod backoff;
 mod body;
 mod calls;
+mod cause;
 mod census;
+mod ends;
 mod facts;
 mod input;
 mod lost;
@@ -33,7 +35,9 @@ pub use body::{
     Body, claim_patch, delete_options, fail_pending_patch, mark_fault_patch,
     remove_finalizer_patch, status_body, strip_patch, whole_status_body,
 };
+pub use cause::{Cause, Ending};
 pub use census::{Census, Uncounted, counts_as_failure, failure_action, has_valid_index};
+pub use ends::Ends;
 pub use facts::{Facts, Indexes};
 pub use input::{
     BackoffRecord, Expectations, Memory, MemoryUpdate, NodeBoots, Settings, SyncInput, Versions,

@@ -16,7 +16,7 @@ use super::pods::{PodDecision, PodStage};
 use super::report::WaitsFor;
 use super::steps::{Action, Claim};
 use super::verdict::{Evidence, Verdict};
-use super::{IndexSet, adoption, census, facts, node_fault, pods, verdict};
+use super::{IndexSet, adoption, census, ends, facts, node_fault, pods, verdict};
 use crate::view::{CompletionMode, Job, Pod, Version};
 
 /// When a stale sync is tried again if the awaited event does not come.
@@ -194,7 +194,7 @@ fn decide_end(facts: &Facts) -> Option<Verdict> {
         disruption_limit: facts.options.disruption_limit,
         now: facts.now,
     };
-    verdict::decide(&facts.job, &evidence)
+    verdict::decide(&facts.job, &evidence).map(|verdict| ends::explained(verdict, facts))
 }
 
 /// The shortest of these waits.

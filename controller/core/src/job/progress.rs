@@ -347,6 +347,9 @@ impl Progress {
         if written || backoff != BackoffRecord::default() {
             self.remember(MemoryUpdate::Backoff(backoff));
         }
+        if let Some(ends) = &plan.ends {
+            self.remember(MemoryUpdate::Ends(Arc::clone(ends)));
+        }
         for (&action, &pods) in &plan.handled {
             self.count(MetricEvent::FailureHandled { action, pods });
         }

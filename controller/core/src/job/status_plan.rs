@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::ends::Ends;
 use super::facts::Facts;
 use super::plan::PodPlan;
 use super::pods::PodStage;
@@ -228,6 +229,8 @@ pub struct StatusPlan {
     pub event: Option<EventDraft>,
     /// Rules of the failure policy that matched, by action.
     pub handled: BTreeMap<&'static str, u32>,
+    /// How the pods failed that are counted once the first write is stored; none without failures.
+    pub ends: Option<Arc<Ends>>,
 }
 
 /// The second write of the status. It depends on which pods lost their finalizer.
@@ -256,7 +259,7 @@ pub fn plan_status(plan: &PodPlan, outcomes: &PodOutcomes) -> StatusPlan {
     };
     count_pods(&mut status, outcomes);
     count_disruptions(&mut status, facts);
-    let Accounting { release, handled, cut_off, tracked } =
+    let Accounting { release, handled, failed, cut_off, tracked } =
         Accounting::enter(plan, end.as_ref(), &mut status);
     for verdict in end.iter().chain(&announced) {
         announce(&mut status, verdict, facts.now);
@@ -276,6 +279,7 @@ pub fn plan_status(plan: &PodPlan, outcomes: &PodOutcomes) -> StatusPlan {
         },
         event,
         handled,
+        ends: Ends::after(facts, &failed),
     }
 }
 

@@ -19,6 +19,8 @@ pub(super) struct Accounting {
     pub release: Vec<Arc<Pod>>,
     /// Rules of the failure policy that matched, by action.
     pub handled: BTreeMap<&'static str, u32>,
+    /// Failed pods that the status lists, or that the failure policy ignores.
+    pub failed: Vec<Arc<Pod>>,
     /// Whether there was more to account for than one sync may do. ([T6])
     pub cut_off: bool,
     /// Listed pods with the finalizer. ([T2])
@@ -86,8 +88,11 @@ impl Accounting {
                         }
                     }
                 }
-            } else if rules.counts_as_failed(pod) && self.is_counted(rules, pod) {
-                lists(status).failed.get_or_insert_default().push(uid(pod));
+            } else if rules.counts_as_failed(pod) {
+                self.failed.push(Arc::clone(pod));
+                if self.is_counted(rules, pod) {
+                    lists(status).failed.get_or_insert_default().push(uid(pod));
+                }
             }
             let lists = lists(status);
             let listed = lists.succeeded.iter().chain(&lists.failed).map(Vec::len).sum::<usize>();

@@ -53,6 +53,9 @@ pub const POD: &[&str] = &[
     "status.containerStatuses[].state.terminated.reason",
     "status.containerStatuses[].state.terminated.startedAt",
     "status.containerStatuses[].state.terminated.finishedAt",
+    "status.containerStatuses[].lastState.terminated.exitCode",
+    "status.containerStatuses[].lastState.terminated.reason",
+    "status.containerStatuses[].lastState.terminated.finishedAt",
     "status.initContainerStatuses[].name",
     "status.initContainerStatuses[].restartCount",
     "status.initContainerStatuses[].state.waiting.reason",
@@ -61,6 +64,9 @@ pub const POD: &[&str] = &[
     "status.initContainerStatuses[].state.terminated.reason",
     "status.initContainerStatuses[].state.terminated.startedAt",
     "status.initContainerStatuses[].state.terminated.finishedAt",
+    "status.initContainerStatuses[].lastState.terminated.exitCode",
+    "status.initContainerStatuses[].lastState.terminated.reason",
+    "status.initContainerStatuses[].lastState.terminated.finishedAt",
 ];
 
 /// The fields of a Job. The labels that its selector names are read as well.

@@ -27,6 +27,9 @@ pub(super) struct Rare {
     pub(super) reason: Option<Arc<str>>,
     pub(super) deadline: Option<Timestamp>,
     pub(super) target: Option<Target>,
+    pub(super) ended: Option<Arc<str>>,
+    pub(super) oom_killed: Option<Arc<str>>,
+    pub(super) unscheduled: Option<Arc<str>>,
 }
 
 /// The condition `DisruptionTarget` of a pod.
@@ -92,5 +95,20 @@ impl GcFacts {
     /// The condition `DisruptionTarget`.
     pub fn target(&self) -> Option<&Target> {
         self.rare.as_ref()?.target.as_ref()
+    }
+
+    /// The reason of a true `epilogue.dev/Ended`: the controller's evidence in place of a kubelet.
+    pub fn ended(&self) -> Option<&str> {
+        self.rare.as_ref()?.ended.as_deref()
+    }
+
+    /// The reason of a true `epilogue.dev/OOMKilled`.
+    pub fn oom_killed(&self) -> Option<&str> {
+        self.rare.as_ref()?.oom_killed.as_deref()
+    }
+
+    /// The reason of a false `PodScheduled`.
+    pub fn unscheduled(&self) -> Option<&str> {
+        self.rare.as_ref()?.unscheduled.as_deref()
     }
 }

@@ -144,6 +144,8 @@ pub struct Container {
     pub waiting: Option<Arc<str>>,
     /// `state.terminated`.
     pub terminated: Option<Terminated>,
+    /// `lastState.terminated` of a container that was restarted.
+    pub last: Option<Box<Terminated>>,
 }
 
 /// The place of a container in its pod.
@@ -176,6 +178,8 @@ pub enum EndedBy {
     Program,
     /// The kernel, for its memory.
     OomKill,
+    /// The runtime, which could not start it.
+    Start,
     /// Not known: the runtime or the kubelet lost it.
     Unknown,
 }
@@ -327,6 +331,7 @@ impl EndedBy {
             "ContainerStatusUnknown" => Self::Unknown,
             "Unknown" if exit_code == 255 => Self::Unknown,
             "OOMKilled" => Self::OomKill,
+            "StartError" | "ContainerCannotRun" => Self::Start,
             _ => Self::Program,
         }
     }

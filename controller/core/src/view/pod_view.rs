@@ -22,10 +22,13 @@ use super::pod::{
 };
 use super::wire::{
     WireCondition, WireContainerSpec, WireContainerStatus, WirePod, WirePodSpec, WirePodStatus,
+    WireTerminated,
 };
 
 /// The action of a container's rule that restarts all containers of its pod.
 const RESTART_ALL: &str = "RestartAllContainers";
+/// The condition of a pod that has a node.
+const SCHEDULED: &str = "PodScheduled";
 /// The annotation on the API's copy of a static pod.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
@@ -166,6 +169,7 @@ fn containers(
             let state = status.state;
             let waiting = state.as_ref().and_then(|state| state.waiting.as_ref());
             let terminated = state.as_ref().and_then(|state| state.terminated.as_ref());
+            let last = status.last_state.as_ref().and_then(|state| state.terminated.as_ref());
             Container {
                 name: interner.text(&status.name),
                 kind,
@@ -173,14 +177,21 @@ fn containers(
                 waiting: waiting
                     .and_then(|each| each.reason.as_deref())
                     .map(|reason| interner.text(reason)),
-                terminated: terminated.map(|each| Terminated {
-                    exit_code: each.exit_code,
-                    finished_at: each.finished_at.as_ref().map(|time| time.0),
-                    by: EndedBy::read(each.reason.as_deref().unwrap_or_default(), each.exit_code),
-                }),
+                terminated: terminated.map(Terminated::read),
+                last: last.map(Terminated::read).map(Box::new),
             }
         })
         .collect()
+}
+
+impl Terminated {
+    fn read(wire: &WireTerminated) -> Self {
+        Self {
+            exit_code: wire.exit_code,
+            finished_at: wire.finished_at.as_ref().map(|time| time.0),
+            by: EndedBy::read(wire.reason.as_deref().unwrap_or_default(), wire.exit_code),
+        }
+    }
 }
 
 impl GcFacts {
@@ -214,10 +225,19 @@ impl Rare {
         interner: &mut Interner,
     ) -> Option<Box<Self>> {
         let reason = status.reason.as_deref().filter(|reason| !reason.is_empty());
+        let conditions = status.conditions.as_deref().unwrap_or_default();
+        let mut of = |kind: &str, value: &str| {
+            let condition = conditions.iter().find(|each| each.kind == kind)?;
+            let holds = condition.status == value;
+            holds.then(|| interner.text(condition.reason.as_deref().unwrap_or_default()))
+        };
         let rare = Self {
+            ended: of(pod_condition::ENDED, "True"),
+            oom_killed: of(pod_condition::OOM_KILLED, "True"),
+            unscheduled: of(SCHEDULED, "False"),
             reason: reason.map(|reason| interner.text(reason)),
             deadline: deadline(spec.active_deadline_seconds, status.start_time.as_ref()),
-            target: target(status.conditions.as_deref().unwrap_or_default(), interner),
+            target: target(conditions, interner),
         };
         (rare != Self::default()).then(|| Box::new(rare))
     }

@@ -158,6 +158,8 @@ struct ContainerStatusMessage {
     name: Text,
     #[prost(message, optional, tag = "2")]
     state: Option<StateMessage>,
+    #[prost(message, optional, tag = "3")]
+    last_state: Option<StateMessage>,
     #[prost(int32, tag = "5")]
     restart_count: i32,
 }
@@ -294,15 +296,22 @@ impl ContainerStatusMessage {
         WireContainerStatus {
             name: text(self.name),
             restart_count: self.restart_count.into(),
-            state: self.state.map(|state| WireContainerState {
-                waiting: state.waiting.map(|it| WireWaiting { reason: present(it.reason) }),
-                running: state.running.map(|it| WireRunning { started_at: time(it.started_at) }),
-                terminated: state.terminated.map(|it| WireTerminated {
-                    exit_code: it.exit_code,
-                    reason: present(it.reason),
-                    started_at: time(it.started_at),
-                    finished_at: time(it.finished_at),
-                }),
+            state: self.state.map(StateMessage::wire),
+            last_state: self.last_state.map(StateMessage::wire),
+        }
+    }
+}
+
+impl StateMessage {
+    fn wire(self) -> WireContainerState {
+        WireContainerState {
+            waiting: self.waiting.map(|it| WireWaiting { reason: present(it.reason) }),
+            running: self.running.map(|it| WireRunning { started_at: time(it.started_at) }),
+            terminated: self.terminated.map(|it| WireTerminated {
+                exit_code: it.exit_code,
+                reason: present(it.reason),
+                started_at: time(it.started_at),
+                finished_at: time(it.finished_at),
             }),
         }
     }
@@ -414,7 +423,8 @@ mod tests {
             started_at: at(1_100).into(),
             finished_at: at(1_900).into(),
         };
-        let state = StateMessage { terminated: Some(terminated), ..StateMessage::default() };
+        let last = TerminatedMessage { exit_code: 1, reason: "Error".into(), ..terminated.clone() };
+        let ended = |terminated| StateMessage { terminated, ..StateMessage::default() };
         PodMessage {
             metadata: Some(metadata()),
             spec: Some(SpecMessage {
@@ -441,7 +451,8 @@ mod tests {
                 }],
                 container_statuses: vec![ContainerStatusMessage {
                     name: "main".into(),
-                    state: Some(state),
+                    state: Some(ended(Some(terminated))),
+                    last_state: Some(ended(Some(last))),
                     restart_count: 1,
                 }],
                 init_container_statuses: Vec::new(),
@@ -475,6 +486,9 @@ mod tests {
                                 "lastTransitionTime": "1970-01-01T00:30:00Z"}],
                 "containerStatuses": [{"name": "main", "restartCount": 1, "state": {"terminated":
                     {"exitCode": 137, "reason": "ContainerStatusUnknown",
+                     "startedAt": "1970-01-01T00:18:20Z",
+                     "finishedAt": "1970-01-01T00:31:40Z"}},
+                    "lastState": {"terminated": {"exitCode": 1, "reason": "Error",
                      "startedAt": "1970-01-01T00:18:20Z",
                      "finishedAt": "1970-01-01T00:31:40Z"}}}],
             },

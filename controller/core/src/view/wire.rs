@@ -86,6 +86,7 @@ pub(crate) struct WireContainerStatus {
     #[serde(default)]
     pub(super) restart_count: i64,
     pub(crate) state: Option<WireContainerState>,
+    pub(crate) last_state: Option<WireContainerState>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -294,6 +294,8 @@ impl Digest<'_> {
             counts_wait_since,
             backoff: _,
             backoff_in_doubt: _,
+            // It decides the words of a failure alone.
+            ends: _,
             status_needs_spec,
             reported: _,
             written,

@@ -104,5 +104,6 @@ fn failed_container() -> Container {
         restarts: 0,
         waiting: None,
         terminated: Some(Terminated { exit_code: 1, finished_at: None, by: EndedBy::Program }),
+        last: None,
     }
 }

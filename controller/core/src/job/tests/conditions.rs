@@ -25,7 +25,8 @@ fn both_ends_leave_the_interim_and_the_terminal_condition() {
             "FailureTarget",
             "Failed",
             "BackoffLimitExceeded",
-            "Job has reached the specified backoff limit",
+            "Job has reached the specified backoff limit: 1 failure of 0 allowed; pod failed-0 failed, \
+             and its status does not say why",
         ),
     ];
     for (job, pods, interim, terminal, reason, text) in ends {
@@ -133,7 +134,8 @@ fn the_end_is_reported_once_it_is_stored() {
     );
     let fails: fn() -> JobBuilder = || job().spec("backoffLimit", 0);
     let effects = sync(&mut api(fails(), pods("Failed", 1)));
-    let reported = "BackoffLimitExceeded: Job has reached the specified backoff limit";
+    let reported = "BackoffLimitExceeded: Job has reached the specified backoff limit: 1 failure of \
+                    0 allowed; pod failed-0 failed, and its status does not say why";
     assert_eq!(effects.events(), [reported]);
     let two = vec![pod("f", "Failed"), pod("t", "Running").terminating()];
     let effects = sync(&mut api(fails(), two));

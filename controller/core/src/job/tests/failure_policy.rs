@@ -99,8 +99,9 @@ fn the_first_rule_that_matches_and_can_be_acted_on_wins() {
         match expected {
             Some(reported) => {
                 assert_eq!(effects.conditions, failed("PodFailurePolicy"), "row {row}");
-                assert_eq!(message(&api, "FailureTarget"), reported, "row {row}");
-                assert_eq!(message(&api, "Failed"), reported, "row {row}");
+                let said = message(&api, "FailureTarget");
+                assert!(said.starts_with(&format!("{reported}; pod p")), "row {row}: {said}");
+                assert_eq!(message(&api, "Failed"), said, "row {row}");
                 assert_eq!(effects.failed, 1, "row {row}");
             }
             None => assert!(effects.conditions.is_empty(), "row {row}: {:?}", effects.conditions),
@@ -155,7 +156,8 @@ fn the_first_condition_of_the_pod_is_reported() {
     ]});
     let mut api = api(with_rules(&[rule]), vec![disrupted("True")]);
     sync(&mut api);
-    let reported = "Pod ns/p has condition PodScheduled matching FailJob rule at index 0";
+    let reported = "Pod ns/p has condition PodScheduled matching FailJob rule at index 0; pod p was \
+                    disrupted (no reason given)";
     assert_eq!(message(&api, "Failed"), reported);
 }
 
