@@ -467,6 +467,7 @@ mod tests {
                 pod("a", "Running", &json!([])),
                 pod("a", "Failed", &json!(["held"])),
                 pod("a", "Failed", &more),
+                pod("a", "Failed", &json!(["disrupted"])),
                 pod("b", "Running", &json!([])),
                 pod("b", "Succeeded", &json!([])),
             ];
