@@ -249,7 +249,7 @@ impl NodeRecord {
     ) -> Option<NodeBoots> {
         let to = self.view.boot_id.as_ref()?;
         let age = elapsed.saturating_sub(self.seen_since);
-        let shown = now - SignedDuration::try_from(age).ok()?;
+        let shown = now.checked_sub(SignedDuration::try_from(age).ok()?).ok()?;
         if created > shown && created <= now || age > REPORTED_WITHIN {
             return Some(NodeBoots::Same);
         }
