@@ -9,7 +9,7 @@ use std::time::Duration;
 use agent_core::pod::PodUid;
 use http::uri::PathAndQuery;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
@@ -35,6 +35,8 @@ pub struct Client {
     channel: Channel,
     reads: Arc<Semaphore>,
     stops: Arc<Semaphore>,
+    /// When the reads that belong together must all be answered.
+    reads_end: Option<Instant>,
 }
 
 impl Client {
@@ -52,7 +54,15 @@ impl Client {
     /// Makes a client over this connection.
     pub fn over(channel: Channel) -> Self {
         let (reads, stops) = (Semaphore::new(READS_MAX), Semaphore::new(STOPS_MAX));
-        Self { channel, reads: Arc::new(reads), stops: Arc::new(stops) }
+        Self { channel, reads: Arc::new(reads), stops: Arc::new(stops), reads_end: None }
+    }
+
+    /// The same connection, for several reads that together take no longer than one, so that a slow
+    /// runtime does not delay each of them. The one that gets no answer is the one that fails.
+    pub(super) fn one_read(&self) -> Self {
+        let end = Instant::now() + READ_TIME_MAX;
+        let reads_end = Some(self.reads_end.map_or(end, |earlier| earlier.min(end)));
+        Self { reads_end, ..self.clone() }
     }
 
     /// The runtime's name and version.
@@ -129,14 +139,16 @@ impl Client {
         request: C,
         within: Duration,
     ) -> Result<C::Answer, CriError> {
-        self.call(&self.reads, request, within).await
+        let end = Instant::now() + within;
+        let end = self.reads_end.map_or(end, |earlier| earlier.min(end));
+        self.call(&self.reads, request, within, end).await
     }
 
     async fn stop<C>(&self, request: C, within: Duration) -> Result<(), CriError>
     where
         C: Call<Answer = wire::Empty>,
     {
-        match self.call(&self.stops, request, within).await {
+        match self.call(&self.stops, request, within, Instant::now() + within).await {
             Ok(wire::Empty {}) => Ok(()),
             // NotFound means stopped. ([AP25])
             Err(error) if error.is_not_found() => Ok(()),
@@ -144,12 +156,14 @@ impl Client {
         }
     }
 
-    /// Makes one call. The wait for its turn counts as part of its time.
+    /// Makes one call. The wait for its turn counts as part of its time, which is `within` until
+    /// `end`.
     async fn call<C: Call>(
         &self,
         turns: &Semaphore,
         request: C,
         within: Duration,
+        end: Instant,
     ) -> Result<C::Answer, CriError> {
         let answer = async {
             let _turn = turns.acquire().await.expect("the turns must never be closed");
@@ -160,7 +174,7 @@ impl Client {
             let codec = ProstCodec::<C, C::Answer>::default();
             grpc.unary(Request::new(request), path, codec).await
         };
-        match timeout(within, answer).await {
+        match timeout_at(end, answer).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) => Err(CriError::Refused { call: C::NAME, status: Box::new(status) }),
             Err(_) => Err(CriError::NoAnswer { call: C::NAME, within }),

@@ -7,9 +7,8 @@ use agent_core::protocol::action::PodRef;
 use agent_core::protocol::event::{RuntimeContainer, RuntimePod, RuntimeState};
 use futures::future::try_join_all;
 use jiff::Timestamp;
-use tokio::time::timeout;
 
-use super::client::{Client, READ_TIME_MAX};
+use super::client::Client;
 use super::error::CriError;
 use super::wire::{
     CONFIG_SOURCE_ANNOTATION, CONTAINER_NAME_LABEL, Container, ContainerState, POD_NAME_LABEL,
@@ -30,12 +29,10 @@ impl Listed {
     /// The containers come first. A container that appears between the two reads shows by its
     /// sandbox, which is then ready. In the other order it would not show at all.
     pub(super) async fn read(client: &Client, of: Option<&PodUid>) -> Result<Self, CriError> {
-        let lists = async {
-            let mut containers = client.containers(of).await?;
-            containers.sort_by_key(|container| container.created_at);
-            Ok(Self { containers, sandboxes: client.sandboxes(of).await? })
-        };
-        in_time("ListContainers", lists).await
+        let client = client.one_read();
+        let mut containers = client.containers(of).await?;
+        containers.sort_by_key(|container| container.created_at);
+        Ok(Self { containers, sandboxes: client.sandboxes(of).await? })
     }
 
     /// The containers that are not known to have exited.
@@ -86,17 +83,15 @@ impl Container {
 
 /// The runtime's state of the pod, with exit codes.
 pub(super) async fn read(client: &Client, uid: &PodUid) -> Result<RuntimeState, CriError> {
-    let state = async {
-        let listed = Listed::read(client, Some(uid)).await?;
-        let containers = listed.latest();
-        let containers = containers.map(|each| with_exit(client, each, listed.is_over(each)));
-        Ok(RuntimeState {
-            containers: try_join_all(containers).await?,
-            sandbox_ready: listed.ready().next().is_some(),
-            sandbox_known: !listed.sandboxes.is_empty(),
-        })
-    };
-    in_time("ContainerStatus", state).await
+    let client = client.one_read();
+    let listed = Listed::read(&client, Some(uid)).await?;
+    let containers = listed.latest();
+    let containers = containers.map(|each| with_exit(&client, each, listed.is_over(each)));
+    Ok(RuntimeState {
+        containers: try_join_all(containers).await?,
+        sandbox_ready: listed.ready().next().is_some(),
+        sandbox_known: !listed.sandboxes.is_empty(),
+    })
 }
 
 /// All pods that the runtime knows. What no kubelet has labelled is not a pod's.
@@ -166,17 +161,6 @@ pub(super) fn timestamp(nanos: i64) -> Option<Timestamp> {
         return None;
     }
     Timestamp::from_nanosecond(i128::from(nanos)).ok()
-}
-
-/// Limits several reads to the time of one, so that a slow runtime does not delay each of them.
-async fn in_time<T>(
-    call: &'static str,
-    work: impl Future<Output = Result<T, CriError>>,
-) -> Result<T, CriError> {
-    match timeout(READ_TIME_MAX, work).await {
-        Ok(result) => result,
-        Err(_) => Err(CriError::NoAnswer { call, within: READ_TIME_MAX }),
-    }
 }
 
 #[cfg(test)]
