@@ -5,5 +5,6 @@ pub mod announcement;
 pub mod finding_code;
 pub mod names;
 pub mod outcome;
+pub mod pod_end;
 pub mod readiness;
 pub mod watch_event;

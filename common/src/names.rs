@@ -108,6 +108,26 @@ pub mod job_option {
     ];
 }
 
+/// Reasons of the events, on a Job, that say how a pod of it ended.
+pub mod pod_end_event {
+    /// A pod failed by itself; a Warning.
+    pub const POD_FAILED: &str = "PodFailed";
+    /// A pod was disrupted; Normal.
+    pub const POD_DISRUPTED: &str = "PodDisrupted";
+}
+
+/// Annotations of the controller's lease, by which others know how it runs.
+pub mod lease {
+    /// The version of the leader.
+    pub const VERSION: &str = "epilogue.dev/version";
+    /// Whether it runs all Jobs without `spec.managedBy`: `true` or `false`.
+    pub const MANAGE_ALL_JOBS: &str = "epilogue.dev/manage-all-jobs";
+    /// The namespaces that it watches, separated by commas; absent if it watches all.
+    pub const WATCH_NAMESPACE: &str = "epilogue.dev/watch-namespace";
+    /// `enforce` or `observe`.
+    pub const MODE: &str = "epilogue.dev/mode";
+}
+
 /// Labels by which a namespace opts in, where the optional admission policies are installed.
 pub mod opt_in {
     /// Jobs without `spec.managedBy` get this project's controller.
