@@ -1,5 +1,5 @@
-//! Defines the annotations of the events `PodFailed` and `PodDisrupted`: the controller writes them,
-//! the plugin reads them. One Event stands for all ends of one Job that have one cause and counted
+//! Defines the annotations of the events `PodFailed` and `PodDisrupted`: the controller writes,
+//! the plugin reads. One Event stands for all ends of one Job that have one cause and counted
 //! alike; its `count` says how many.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! Runs `kubectl epilogue report`: parses its flags, reads a cluster or a dump, prints the report.
 
 mod counters;
+mod ends_picture;
 mod html;
 mod picture;
 pub(crate) mod rules;
@@ -111,7 +112,8 @@ fn dumped(arguments: &Arguments) -> anyhow::Result<Input> {
     if let Some(namespace) = &namespace {
         objects.retain(|object| {
             let scoped = object["kind"] == "Pod" || object["kind"] == "Job";
-            let of_pod = object["involvedObject"]["kind"] == "Pod";
+            let about = &object["involvedObject"]["kind"];
+            let of_pod = about == "Pod" || about == "Job";
             let home = if of_pod { &object["involvedObject"] } else { &object["metadata"] };
             !scoped && !of_pod || home["namespace"] == namespace.as_str()
         });

@@ -84,15 +84,99 @@ fn a_dump_is_reported_as_text_json_and_html() {
     assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
 }
 
+/// An event of the controller on a Job: this many pods ended alike, the last ones described.
+fn ends(job: &str, cause: &str, counted: &str, count: u64, pods: &[&str]) -> Value {
+    let end = |(at, pod): (usize, &&str)| {
+        json!({"pod": pod, "node": "n", "at": format!("2026-11-21T12:3{at}:00Z"),
+               "says": format!("pod {pod} on n ended: failure 1 of 0")})
+    };
+    let list: Vec<Value> = pods.iter().enumerate().map(end).collect();
+    let reason = if cause == "ExitCode" { "PodFailed" } else { "PodDisrupted" };
+    json!({"kind": "Event", "apiVersion": "v1", "reason": reason, "count": count,
+           "metadata": {"namespace": "work", "name": format!("{job}.{cause}"), "annotations": {
+               "epilogue.dev/cause": cause, "epilogue.dev/counted": counted,
+               "epilogue.dev/ends": json!(list).to_string(),
+               "epilogue.dev/nodes": json!({"n": count}).to_string()}},
+           "involvedObject": {"kind": "Job", "namespace": "work", "name": job, "uid": job},
+           "source": {"component": "job-controller"}, "message": "the last",
+           "firstTimestamp": "2026-11-21T12:30:00Z", "lastTimestamp": "2026-11-21T12:39:00Z"})
+}
+
+#[test]
+fn what_a_drain_did_is_reported_when_its_pods_are_gone() {
+    let directory = tempfile::tempdir().expect("must be creatable");
+    let job = json!({"kind": "Job", "apiVersion": "batch/v1",
+        "metadata": {"namespace": "work", "name": "train-2", "uid": "train-2"},
+        "spec": {"backoffLimit": 0},
+        "status": {"failed": 1, "conditions": [{"type": "Failed", "status": "True",
+            "reason": "BackoffLimitExceeded", "lastTransitionTime": "2026-11-21T12:31:00Z"}]}});
+    let events = [
+        ends("train-1", "EvictionByEvictionAPI", "Ignored", 1, &["train-1-aaaaa"]),
+        ends("train-2", "EvictionByEvictionAPI", "Failed", 1, &["train-2-kfss9"]),
+        ends("train-3", "ExitCode", "Failed", 2, &["train-3-bbbbb", "train-3-ccccc"]),
+    ];
+    let dump = file(directory.path(), &[&[node(), job][..], &events].concat());
+    let of = |format: &str| text(&run(&["-f", &dump, AT, "--since=24h", "-o", format]));
+    let shown = of("text");
+    assert!(!shown.contains("no disrupted pods were found"), "{shown}");
+    for expected in ["EvictionByEvictionAPI", "work/train-2-kfss9", "job-failed-by-disruptions"] {
+        assert!(shown.contains(expected), "{expected:?} must be in\n{shown}");
+    }
+    for line in [
+        "EvictionByEvictionAPI         2  1 Failed, 1 Ignored\n",
+        "work/train-3: 2 ends, 2 ExitCode\n",
+        "2026-11-21T12:00:00Z: 2 EvictionByEvictionAPI, 2 ExitCode\n",
+        "work/train-2: 1 of 1 failures were disruptions; backoffLimit is 0",
+    ] {
+        assert!(shown.contains(line), "{line:?} must be in\n{shown}");
+    }
+    let answer: Value = serde_json::from_str(&of("json")).expect("must be JSON");
+    assert_eq!((&answer["ends"]["total"], &answer["ends"]["disruptions"]), (&json!(4), &json!(2)));
+    let page = of("html");
+    let expected = "<rect class=\"bar k0\"";
+    assert!(page.contains(expected) && page.contains("Worst Jobs"), "{page}");
+    // A dump of another namespace has none of them.
+    let other = text(&run(&["-f", &dump, AT, "--since=24h", "-n", "other"]));
+    assert!(other.contains("nothing to report"), "{other}");
+}
+
+#[test]
+fn texts_of_events_are_bounded_and_escaped() {
+    let directory = tempfile::tempdir().expect("must be creatable");
+    let hostile = "\u{1b}[31m<img src=x onerror=alert(1)>";
+    let long = "x".repeat(100_000);
+    let mut events: Vec<Value> = (0..40)
+        .map(|number| ends(&format!("{hostile}{long}{number}"), hostile, "Failed", 1, &[hostile]))
+        .collect();
+    events.push(ends("j", &format!("{hostile}{long}"), "Ignored", u64::MAX, &[]));
+    events.push(json!({"kind": "Event", "apiVersion": "v1", "reason": "Preempted",
+        "involvedObject": {"kind": "Pod", "namespace": "work", "name": format!("{hostile}{long}")},
+        "source": {"component": "s"}, "lastTimestamp": "2026-11-21T12:30:00Z"}));
+    // The pods were read: that one is gone.
+    events.push(json!({"kind": "PodList", "apiVersion": "v1", "items": []}));
+    let dump = file(directory.path(), &[&[node()][..], &events].concat());
+    let of = |format: &str| text(&run(&["-f", &dump, AT, "--since=24h", "-o", format]));
+    let shown = of("text");
+    assert!(shown.contains("event Preempted of kubernetes"), "{shown}");
+    assert!(!shown.contains('\u{1b}') && shown.len() < 50_000, "{}", shown.len());
+    let page = of("html");
+    assert!(!page.contains("<img") && !page.contains('\u{1b}') && page.len() < 200_000);
+}
+
 #[test]
 fn a_range_and_a_namespace_select() {
     let directory = tempfile::tempdir().expect("must be creatable");
     let dump = file(directory.path(), &[node(), failed_pod("lost", "Terminated", None)]);
     let of = |arguments: &[&str]| text(&run(&[&["-f", &dump, AT], arguments].concat()));
     assert!(of(&["--since=31m"]).contains("work/lost"));
-    assert!(of(&["--since=29m"]).contains("no disrupted pods were found"));
+    let nothing = "nothing to report: no disrupted pods were found, and no Job's event tells how a \
+                   pod ended\n";
+    assert!(of(&["--since=29m"]).contains(nothing));
     assert!(of(&["-n", "work"]).contains("work/lost"));
-    assert!(of(&["-n", "other"]).contains("no disrupted pods were found"));
+    assert!(of(&["-n", "other"]).contains(nothing));
+    let page = of(&["-n", "other", "-o", "html"]);
+    assert!(page.contains("<p>Nothing to report: no disrupted pods were found"), "{page}");
+    assert!(!page.contains("class=\"card") && !page.contains("<svg"), "{page}");
 }
 
 #[test]

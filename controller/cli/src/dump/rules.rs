@@ -45,6 +45,10 @@ const LEASE: &[&str] = &[
 const EVENT: &[&str] = &[
     "metadata.name",
     "metadata.namespace",
+    "metadata.annotations.epilogue.dev/cause",
+    "metadata.annotations.epilogue.dev/counted",
+    "metadata.annotations.epilogue.dev/ends",
+    "metadata.annotations.epilogue.dev/nodes",
     "type",
     "reason",
     "message",
@@ -56,6 +60,7 @@ const EVENT: &[&str] = &[
     "reportingComponent",
     "source.component",
     "eventTime",
+    "firstTimestamp",
     "lastTimestamp",
     "series.count",
     "series.lastObservedTime",

@@ -4,17 +4,24 @@ use std::fmt::Write as _;
 
 use crate::report::rules::{Basis, Figure, Help, Report, Unit};
 
+use super::ends_picture;
 use super::picture::{GROUPS, bar, escaped, timeline};
-use super::text::{amount, duration, installed, is_part, part, time};
+use super::text::{
+    NOTHING, amount, capital, counted, duration, installed, is_empty, is_part, part, time,
+};
 
 /// Rows of a table; JSON has all.
 const ROWS_MAX: usize = 500;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--soft:#59636e;--line:#d1d9e0;--card:#f6f8fa;\
---missing:#b42318;--uncaused:#b35900;--reported:#1a7f37;--event:#6e40c9}\
+--missing:#b42318;--uncaused:#b35900;--reported:#1a7f37;--event:#6e40c9;\
+--k0:#0969da;--k1:#bc4c00;--k2:#1a7f37;--k3:#8250df;\
+--k4:#bf3989;--k5:#9a6700;--k6:#0e7490;--k7:#6e7781}\
 @media(prefers-color-scheme:dark){:root{--bg:#0d1117;--fg:#e6edf3;--soft:#9198a1;--line:#3d444d;\
---card:#151b23;--missing:#ff7b72;--uncaused:#e3a04a;--reported:#56d364;--event:#bc8cff}}\
+--card:#151b23;--missing:#ff7b72;--uncaused:#e3a04a;--reported:#56d364;--event:#bc8cff;\
+--k0:#58a6ff;--k1:#f0883e;--k2:#3fb950;--k3:#bc8cff;\
+--k4:#f778ba;--k5:#d29922;--k6:#39c5cf;--k7:#8b949e}}\
 *{box-sizing:border-box}\
 body{margin:0 auto;max-width:70rem;padding:1.5rem;background:var(--bg);color:var(--fg);\
 font:15px/1.5 system-ui,sans-serif}\
@@ -31,12 +38,20 @@ td.n,th.n{text-align:right}td.n,th.n,td.t{white-space:nowrap}code{font-size:.85e
 svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}\
 svg text.on{fill:var(--bg);font-weight:600}\
 .missing{fill:var(--missing)}.uncaused{fill:var(--uncaused)}.reported{fill:var(--reported)}\
-.event{fill:var(--event)}.faint{opacity:.55}.grid{stroke:var(--line)}\
+.event{fill:var(--event)}.faint{opacity:.55}\
+.k0{fill:var(--k0);background:var(--k0)}.k1{fill:var(--k1);background:var(--k1)}\
+.k2{fill:var(--k2);background:var(--k2)}.k3{fill:var(--k3);background:var(--k3)}\
+.k4{fill:var(--k4);background:var(--k4)}.k5{fill:var(--k5);background:var(--k5)}\
+.k6{fill:var(--k6);background:var(--k6)}.k7{fill:var(--k7);background:var(--k7)}\
+.bar{stroke:var(--bg)}.keys span{display:inline-block;margin-right:1em}.keys .key{margin-left:0}\
+.grid{stroke:var(--line)}\
 .key{display:inline-block;width:.8em;height:.8em;margin:0 .35em 0 1em}\
 .key.missing{background:var(--missing)}.key.uncaused{background:var(--uncaused)}\
 .key.reported{background:var(--reported)}.key.event{background:var(--event)}\
 @media print{:root{--bg:#fff;--fg:#000;--soft:#444;--line:#bbb;--card:#fff;--missing:#b42318;\
---uncaused:#b35900;--reported:#1a7f37;--event:#6e40c9}body{max-width:none;padding:0}\
+--uncaused:#b35900;--reported:#1a7f37;--event:#6e40c9;\
+--k0:#0969da;--k1:#bc4c00;--k2:#1a7f37;--k3:#8250df;\
+--k4:#bf3989;--k5:#9a6700;--k6:#0e7490;--k7:#6e7781}body{max-width:none;padding:0}\
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}tr,.card,svg{break-inside:avoid}}";
 
 /// The page.
@@ -51,20 +66,11 @@ pub(super) fn page(report: &Report) -> String {
         escaped(scope),
         escaped(&installed(report))
     );
-    page += &cards(report);
-    if report.pods.is_empty() {
-        page += "<p>No disrupted pods were found.</p>\n";
+    if is_empty(report) {
+        let _ = writeln!(page, "<p>{}.</p>", capital(NOTHING));
     } else {
-        page += "<h2>What became of the disrupted pods</h2>\n";
-        page += &bar(report);
-        page += &legend(false);
-        page += "<h2>Disruptions of each node</h2>\n";
-        page += &timeline(report);
-        page += &legend(true);
+        page += &found(report);
     }
-    page += &figures(report);
-    page += &pods(report);
-    page += &jobs(report);
     page += &epilogue(report);
     page += "<h2>Not known</h2><ul>";
     for each in &report.not_known {
@@ -73,11 +79,71 @@ pub(super) fn page(report: &Report) -> String {
     page + "</ul></body></html>"
 }
 
+/// What there is to report.
+fn found(report: &Report) -> String {
+    let mut page = cards(report);
+    page += &ends(report);
+    if report.pods.is_empty() {
+        if report.ends.disruptions == 0 {
+            page += "<p>No disrupted pods were found.</p>\n";
+        }
+    } else {
+        page += "<h2>What became of the disrupted pods</h2>\n";
+        page += &bar(report);
+        page += &legend(false);
+    }
+    if !report.pods.is_empty() || !report.nodes.is_empty() {
+        page += "<h2>Disruptions of each node</h2>\n";
+        page += &timeline(report);
+        page += &legend(true);
+    }
+    page + &figures(report) + &pods(report) + &jobs(report)
+}
+
+/// How pods ended: over time, the worst Jobs and nodes, and the causes as a table.
+fn ends(report: &Report) -> String {
+    let ends = &report.ends;
+    if ends.total == 0 {
+        return String::new();
+    }
+    let colours = ends_picture::colours(ends);
+    let mut page = "<h2>How pods ended</h2>\n".to_owned();
+    page += &ends_picture::timeline(report, &colours);
+    page += &ends_picture::legend(&colours);
+    let untimed = ends.between.iter().fold(0_u64, |sum, it| sum.saturating_add(it.ends));
+    if untimed > 0 {
+        let _ = writeln!(
+            page,
+            "<p class=\"soft\">{untimed} ends are in no bar: events count them between two times \
+             and do not say when.</p>"
+        );
+    }
+    let jobs = ends.by_job.iter().map(|it| (format!("{}/{}", it.namespace, it.name), &it.causes));
+    page += &ends_picture::worst("Worst Jobs", jobs, &colours);
+    let nodes = ends
+        .by_node
+        .iter()
+        .map(|it| (it.node.clone().unwrap_or_else(|| "node not known".to_owned()), &it.causes));
+    page += &ends_picture::worst("Worst nodes", nodes, &colours);
+    let rows = ends.by_cause.iter().map(|it| {
+        let kind = if it.disruption { "disruption" } else { "failure" };
+        format!(
+            "<tr><td><code>{}</code></td><td>{kind}</td><td class=\"n\">{}</td><td>{}</td></tr>",
+            escaped(&it.cause),
+            it.ends,
+            escaped(&counted(it))
+        )
+    });
+    let titles = "<th>cause</th><th>kind</th><th class=\"n\">ends</th><th>counted as</th>";
+    page + &table("Causes", titles, rows)
+}
+
 /// The figures that say most.
 fn cards(report: &Report) -> String {
+    let add = u64::saturating_add;
     let sum = |names: &dyn Fn(&Figure) -> bool| {
         let all = report.figures.iter().filter(|it| names(it));
-        all.fold((0, 0), |(seen, estimated), it| (seen + it.seen, estimated + it.estimated))
+        all.fold((0, 0), |(seen, estimated), it| (add(seen, it.seen), add(estimated, it.estimated)))
     };
     let missing = sum(&|it| it.name.starts_with("status-missing-"));
     let uncaused = sum(&|it| it.name == "failure-without-disruption-target");
@@ -85,25 +151,25 @@ fn cards(report: &Report) -> String {
     let would = sum(&|it| it.name == "epilogue-would-have-acted");
     let acted = sum(&|it| it.name == "epilogue-acted");
     let waited = sum(&|it| it.name == "waited");
-    let mut all = vec![
+    let all = [
+        ("ends of pods", (report.ends.total, 0), Unit::Pods),
+        ("of them disruptions", (report.ends.disruptions, 0), Unit::Pods),
         ("pods without a terminal phase", missing, Unit::Pods),
         ("failures without their cause", uncaused, Unit::Pods),
         ("Jobs that failed by it", jobs, Unit::Jobs),
         ("pods have waited", waited, Unit::Seconds),
         ("pods that Epilogue would act on", would, Unit::Pods),
+        ("pods that Epilogue acted on", acted, Unit::Pods),
     ];
-    if acted != (0, 0) {
-        all.push(("pods that Epilogue acted on", acted, Unit::Pods));
-    }
     let mut out = "<div class=\"cards\">".to_owned();
-    for (words, (seen, estimated), unit) in all {
+    for (words, (seen, estimated), unit) in all.into_iter().filter(|it| it.1 != (0, 0)) {
         let show =
             |number| if unit == Unit::Seconds { duration(number) } else { number.to_string() };
         let _ = write!(
             out,
             "<div class=\"card\"><b>{}</b>{words}<br><span class=\"soft\">{} seen, {} \
              estimated</span></div>",
-            show(seen + estimated),
+            show(add(seen, estimated)),
             show(seen),
             show(estimated)
         );
@@ -125,7 +191,7 @@ fn legend(with_events: bool) -> String {
 }
 
 fn figures(report: &Report) -> String {
-    let rows = report.figures.iter().filter(|it| it.seen + it.estimated > 0).map(|figure| {
+    let rows = report.figures.iter().filter(|it| (it.seen, it.estimated) != (0, 0)).map(|figure| {
         let code = figure.unit != Unit::Seconds && !is_part(figure);
         let code = if code { format!(" <code>{}</code>", figure.name) } else { String::new() };
         format!(

@@ -22,6 +22,13 @@ pub(super) const GROUPS: [(&str, &str); 3] = [
     ("reported", "with the true cause"),
 ];
 
+const REPORTED: Code = Code::DisruptionReported;
+
+/// A number that does not overflow when it is scaled.
+fn bounded(number: u64) -> i64 {
+    i64::try_from(number.min(1_000_000_000)).unwrap_or(0)
+}
+
 /// The index of a pod's group.
 fn group(pod: &DisruptedPod) -> usize {
     match pod.code {
@@ -36,6 +43,10 @@ pub(super) fn bar(report: &Report) -> String {
     let mut counts = [[0_i64; 2]; 3];
     for pod in &report.pods {
         counts[group(pod)][usize::from(pod.basis == Basis::Estimated)] += 1;
+    }
+    // Some disruptions have a number only.
+    if let Some(figure) = report.figures.iter().find(|it| it.name == REPORTED.as_str()) {
+        counts[2] = [figure.seen, figure.estimated].map(bounded);
     }
     let total: i64 = counts.iter().flatten().sum();
     let mut svg = open(LEFT + WIDTH, 44, "What became of the disrupted pods");
@@ -77,7 +88,7 @@ pub(super) fn timeline(report: &Report) -> String {
              <text x=\"0\" y=\"{}\">{}</text>",
             LEFT + WIDTH,
             y + 4,
-            escaped(&short(name))
+            escaped(&short(name, 26))
         );
     }
     for event in &report.nodes {
@@ -141,9 +152,9 @@ fn node(pod: &DisruptedPod) -> &str {
 }
 
 /// A name that fits in front of its row.
-fn short(name: &str) -> String {
-    let long = name.chars().count() > 26;
-    let mut text: String = name.chars().take(if long { 25 } else { 26 }).collect();
+pub(super) fn short(name: &str, max: usize) -> String {
+    let long = name.chars().count() > max;
+    let mut text: String = name.chars().take(if long { max - 1 } else { max }).collect();
     if long {
         text.push('…');
     }
@@ -156,7 +167,7 @@ fn x_of(report: &Report, at: Timestamp) -> i64 {
     LEFT + passed.saturating_mul(WIDTH - 1) / (to - from).max(1)
 }
 
-fn open(width: i64, height: i64, title: &str) -> String {
+pub(super) fn open(width: i64, height: i64, title: &str) -> String {
     format!(
         "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\">\
          <title>{title}</title>"

@@ -1,6 +1,10 @@
 //! Formats a report as text for a terminal.
 
-use crate::report::rules::{AffectedJob, DisruptedPod, Figure, Help, Report, Unit};
+use std::collections::BTreeMap;
+
+use crate::report::rules::{
+    AffectedJob, CauseEnds, DisruptedPod, Ends, Figure, Help, Report, Unit,
+};
 use epilogue_common::finding_code::{DOCS, docs_line};
 use jiff::Timestamp;
 
@@ -8,13 +12,21 @@ use crate::colour::Paint;
 
 /// The text lists at most this many pods and Jobs and counts the rest.
 const LISTED_MAX: usize = 20;
+/// It lists at most this many causes of one Job, node or hour.
+const CAUSES_MAX: usize = 4;
+/// What it says if there is nothing else.
+pub(super) const NOTHING: &str =
+    "nothing to report: no disrupted pods were found, and no Job's event tells how a pod ended";
 
 /// The text of a report.
 pub(super) fn text(report: &Report, paint: Paint) -> String {
     let mut lines = head(report);
+    if is_empty(report) {
+        lines.extend([String::new(), NOTHING.to_owned()]);
+    }
     let of = |unit: Unit, is_code: bool| {
         let all = report.figures.iter().filter(move |it| it.unit == unit);
-        all.filter(move |it| is_part(it) != is_code && it.seen + it.estimated > 0)
+        all.filter(move |it| is_part(it) != is_code && (it.seen, it.estimated) != (0, 0))
     };
     let sections: [(&str, Vec<&Figure>); 4] = [
         ("DISRUPTED PODS", of(Unit::Pods, true).collect()),
@@ -25,7 +37,9 @@ pub(super) fn text(report: &Report, paint: Paint) -> String {
     for (title, figures) in sections {
         lines.extend(table(title, &figures, paint));
     }
-    if report.pods.is_empty() {
+    lines.extend(causes(&report.ends, paint));
+    ends(&mut lines, paint, &report.ends);
+    if report.pods.is_empty() && report.ends.disruptions == 0 && !is_empty(report) {
         lines.extend([String::new(), "no disrupted pods were found".to_owned()]);
     }
     listed(&mut lines, paint, "PODS", report.pods.iter().map(pod));
@@ -57,6 +71,89 @@ pub(super) fn text(report: &Report, paint: Paint) -> String {
     lines.join("\n")
 }
 
+/// Whether there is nothing but what is not known.
+pub(super) fn is_empty(report: &Report) -> bool {
+    report.pods.is_empty()
+        && report.jobs.is_empty()
+        && report.nodes.is_empty()
+        && report.ends.total == 0
+}
+
+/// A sentence with a capital at its beginning.
+pub(super) fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    first.into_iter().chain(letters).collect()
+}
+
+/// How ends of one cause counted.
+pub(super) fn counted(ends: &CauseEnds) -> String {
+    let each = ends.counted.iter().map(|(counted, number)| format!("{number} {counted}"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// The causes, with how many ends each has.
+fn causes(ends: &Ends, paint: Paint) -> Vec<String> {
+    const TITLE: &str = "HOW PODS ENDED";
+    let rows = || ends.by_cause.iter().take(LISTED_MAX);
+    if ends.total == 0 {
+        return Vec::new();
+    }
+    let width = rows().map(|it| it.cause.chars().count()).max().unwrap_or(0).max(TITLE.len());
+    let titles = format!("{TITLE:width$}  {:>8}  COUNTED AS", "ENDS");
+    let mut lines = vec![String::new(), paint.title(&titles)];
+    lines.extend(rows().map(|it| {
+        let line = format!("{:width$}  {:>8}  {}", it.cause, it.ends, counted(it));
+        line.trim_end().to_owned()
+    }));
+    let more = ends.by_cause.len().saturating_sub(LISTED_MAX);
+    lines.extend((more > 0).then(|| format!("… and {more} more causes (-o json lists all)")));
+    lines
+}
+
+/// The worst Jobs and nodes, and the hours.
+fn ends(lines: &mut Vec<String>, paint: Paint, ends: &Ends) {
+    let jobs = ends.by_job.iter().map(|it| {
+        format!("{}/{}: {}, {}", it.namespace, it.name, number(it.ends), by_cause(&it.causes))
+    });
+    listed(lines, paint, "WORST JOBS", jobs);
+    let nodes = ends.by_node.iter().map(|it| {
+        let node = it.node.as_deref().unwrap_or("node not known");
+        format!("{node}: {}, {}", number(it.ends), by_cause(&it.causes))
+    });
+    listed(lines, paint, "WORST NODES", nodes);
+    let mut hours: BTreeMap<Timestamp, BTreeMap<String, u64>> = BTreeMap::new();
+    for it in &ends.by_hour {
+        hours.entry(it.at).or_default().insert(it.cause.clone(), it.ends);
+    }
+    let hours: Vec<String> = hours
+        .iter()
+        .rev()
+        .map(|(at, causes)| format!("{}: {}", time(*at), by_cause(causes)))
+        .collect();
+    listed(lines, paint, "HOURS, LATEST FIRST", hours.into_iter());
+    let between = ends
+        .between
+        .iter()
+        .map(|it| format!("{} to {}: {} {}", time(it.from), time(it.to), it.ends, it.cause));
+    listed(lines, paint, "AT A TIME BETWEEN", between);
+}
+
+fn number(ends: u64) -> String {
+    if ends == 1 { "1 end".to_owned() } else { format!("{ends} ends") }
+}
+
+/// The most frequent causes, with their numbers.
+fn by_cause(causes: &BTreeMap<String, u64>) -> String {
+    let mut all: Vec<_> = causes.iter().collect();
+    all.sort_by_key(|(_, ends)| std::cmp::Reverse(**ends));
+    let shown = all.iter().take(CAUSES_MAX).map(|(cause, ends)| format!("{ends} {cause}"));
+    let more = all.len().saturating_sub(CAUSES_MAX);
+    let plural = if more == 1 { "" } else { "s" };
+    let more = (more > 0).then(|| format!("{more} more cause{plural}"));
+    shown.chain(more).collect::<Vec<_>>().join(", ")
+}
+
 /// The first lines: time range, and what runs.
 fn head(report: &Report) -> Vec<String> {
     let where_ = report
@@ -73,6 +170,9 @@ pub(super) fn installed(report: &Report) -> String {
         return "One namespace was read: whether Epilogue runs is not known.".to_owned();
     };
     if found.agents + found.controllers == 0 {
+        if report.ends.by_cause.iter().any(|it| !it.counted.is_empty()) {
+            return "No pod of Epilogue runs, but events of its controller are there.".to_owned();
+        }
         return "No pod of Epilogue runs. What follows is Kubernetes' own work.".to_owned();
     }
     let acted = report.pods.iter().filter(|pod| pod.epilogue == Help::Acted).count();

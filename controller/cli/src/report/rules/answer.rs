@@ -1,5 +1,7 @@
 //! Defines what a report says. Serialized, it is the stable JSON of `kubectl epilogue report`.
 
+use std::collections::BTreeMap;
+
 use epilogue_common::finding_code::FindingCode;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -27,6 +29,8 @@ pub(crate) struct Report {
     pub(crate) installed: Option<Installed>,
     /// The figures.
     pub(crate) figures: Vec<Figure>,
+    /// How pods ended, as their Jobs' events and disrupted pods tell.
+    pub(crate) ends: Ends,
     /// The disrupted pods, latest first.
     pub(crate) pods: Vec<DisruptedPod>,
     /// The Jobs that failed by disruptions, or that wait.
@@ -87,6 +91,90 @@ pub(crate) struct Figure {
     pub(crate) estimated: u64,
     /// How it came about.
     pub(crate) how: &'static str,
+}
+
+/// How pods ended, each counted once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Ends {
+    /// How many.
+    pub(crate) total: u64,
+    /// How many of them were disruptions.
+    pub(crate) disruptions: u64,
+    /// By cause: disruptions first, the most frequent first.
+    pub(crate) by_cause: Vec<CauseEnds>,
+    /// By Job, those with the most ends first.
+    pub(crate) by_job: Vec<JobEnds>,
+    /// By node likewise.
+    pub(crate) by_node: Vec<NodeEnds>,
+    /// By hour, the earliest first.
+    pub(crate) by_hour: Vec<HourEnds>,
+    /// Those whose hour is not known.
+    pub(crate) between: Vec<EndsBetween>,
+}
+
+/// The ends of one cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct CauseEnds {
+    /// The cause, as the label `cause` of `epilogue_pod_ends_total`.
+    pub(crate) cause: String,
+    /// Whether it is a disruption.
+    pub(crate) disruption: bool,
+    /// How many.
+    pub(crate) ends: u64,
+    /// How many counted in which way, where a Job's event says it.
+    pub(crate) counted: BTreeMap<&'static str, u64>,
+}
+
+/// The ends of one Job's pods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct JobEnds {
+    /// `metadata.namespace`.
+    pub(crate) namespace: String,
+    /// `metadata.name`.
+    pub(crate) name: String,
+    /// How many.
+    pub(crate) ends: u64,
+    /// How many of them were disruptions.
+    pub(crate) disruptions: u64,
+    /// How many of which cause.
+    pub(crate) causes: BTreeMap<String, u64>,
+}
+
+/// The ends on one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct NodeEnds {
+    /// The node; `None` where it is not known.
+    pub(crate) node: Option<String>,
+    /// How many.
+    pub(crate) ends: u64,
+    /// How many of them were disruptions.
+    pub(crate) disruptions: u64,
+    /// How many of which cause.
+    pub(crate) causes: BTreeMap<String, u64>,
+}
+
+/// The ends of one cause in one hour.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct HourEnds {
+    /// The beginning of the hour.
+    pub(crate) at: Timestamp,
+    /// The cause.
+    pub(crate) cause: String,
+    /// How many.
+    pub(crate) ends: u64,
+}
+
+/// Ends of one cause at times between two that are known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct EndsBetween {
+    /// Not before.
+    pub(crate) from: Timestamp,
+    /// Not after.
+    pub(crate) to: Timestamp,
+    /// The cause.
+    pub(crate) cause: String,
+    /// How many.
+    pub(crate) ends: u64,
 }
 
 /// What disrupted a pod.

@@ -15,7 +15,7 @@ use controller_core::view::{Deletion, Phase};
 /// shutdown lasts no longer. ([ST9])
 const SHUTDOWN_MAX: SignedDuration = SignedDuration::from_mins(15);
 /// The clocks of nodes and of the API server differ by no more.
-const CLOCKS_DIFFER_MAX: SignedDuration = SignedDuration::from_mins(1);
+pub(super) const CLOCKS_DIFFER_MAX: SignedDuration = SignedDuration::from_mins(1);
 
 /// Evidence that a pod was disrupted.
 #[derive(Debug)]

@@ -1,12 +1,15 @@
 //! Keeps the events that say something about disruptions, and how far back events go.
 
-use epilogue_common::names::POD_GC_EVENT_SOURCE;
+use std::collections::BTreeMap;
+
+use epilogue_common::names::{EVENT_SOURCE, POD_GC_EVENT_SOURCE};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::answer::Cause;
+use super::job_events::{self, JobEvent, JobId, NAME_MAX, clean};
 use crate::doctor::rules::AGENT_REPORTER;
 use controller_core::view::lenient::lenient_time;
 
@@ -60,6 +63,7 @@ pub(super) struct SeenEvent {
 #[derive(Debug, Default)]
 pub(crate) struct EventLog {
     pub(super) kept: Vec<SeenEvent>,
+    pub(super) of_jobs: Vec<JobEvent>,
     pub(super) oldest: Option<Timestamp>,
     pub(super) left_off: u64,
 }
@@ -76,11 +80,14 @@ struct WireEvent {
     #[serde(deserialize_with = "lenient_time")]
     event_time: Option<Time>,
     #[serde(deserialize_with = "lenient_time")]
+    first_timestamp: Option<Time>,
+    #[serde(deserialize_with = "lenient_time")]
     last_timestamp: Option<Time>,
     count: Option<u64>,
     series: Option<WireSeries>,
 }
 
+/// The API checks no text of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct WireObject {
@@ -90,11 +97,21 @@ struct WireObject {
     uid: Option<String>,
 }
 
+impl WireObject {
+    /// Namespace, name and UID; `None` without a name.
+    fn names(self) -> Option<[String; 3]> {
+        let name = self.name.filter(|name| !name.is_empty())?;
+        let [namespace, uid] = [self.namespace, self.uid].map(Option::unwrap_or_default);
+        Some([namespace, name, uid].map(|text| clean(&text, NAME_MAX)))
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct WireMeta {
     #[serde(deserialize_with = "lenient_time")]
     creation_timestamp: Option<Time>,
+    annotations: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -165,10 +182,14 @@ impl Writer {
 }
 
 impl WireEvent {
-    fn row(&self) -> Option<&'static Row> {
+    fn component(&self) -> &str {
         let own = self.reporting_component.as_deref().filter(|name| !name.is_empty());
         let old = || self.source.as_ref()?.component.as_deref();
-        let writer = match own.or_else(old).unwrap_or_default() {
+        own.or_else(old).unwrap_or_default()
+    }
+
+    fn row(&self) -> Option<&'static Row> {
+        let writer = match self.component() {
             AGENT_REPORTER => Writer::Agent,
             POD_GC_EVENT_SOURCE => Writer::PodGc,
             _ => Writer::Kubernetes,
@@ -182,6 +203,13 @@ impl WireEvent {
         TABLE.iter().find(|row| (row.0, row.1, row.2) == (writer, is_of_pod, reason))
     }
 
+    /// Whether it is about ends of a Job's pods; and if so, whether these were disruptions.
+    fn is_disruption(&self) -> Option<bool> {
+        let is_of_job = self.involved_object.as_ref()?.kind.as_deref() == Some("Job");
+        let is_ours = is_of_job && self.component() == EVENT_SOURCE;
+        job_events::is_disruption(self.reason.as_deref().filter(|_| is_ours)?)
+    }
+
     fn at(&self) -> Option<Timestamp> {
         let series = self.series.as_ref().and_then(|series| series.last_observed_time.as_ref());
         let created = || self.metadata.as_ref()?.creation_timestamp.as_ref();
@@ -189,19 +217,28 @@ impl WireEvent {
         known.or_else(created).map(|time| time.0)
     }
 
+    fn number(&self) -> u64 {
+        let series = self.series.as_ref().and_then(|series| series.count);
+        series.or(self.count).unwrap_or(1).max(1)
+    }
+
+    fn read_of_job(self, last: Timestamp) -> Option<JobEvent> {
+        let is_disruption = self.is_disruption()?;
+        let number = self.number();
+        let first = self.first_timestamp.as_ref().or(self.event_time.as_ref());
+        let first = first.map_or(last, |time| time.0);
+        let [namespace, name, uid] = self.involved_object?.names()?;
+        let job = JobId { namespace, name, uid };
+        let annotations = self.metadata?.annotations?;
+        JobEvent::read(job, is_disruption, &annotations, number, (first, last))
+    }
+
     fn read(self, at: Timestamp) -> Option<SeenEvent> {
         let &(writer, is_of_pod, reason, meaning) = self.row()?;
         let meaning = exact(meaning, reason, self.message.as_deref().unwrap_or_default());
-        let object = self.involved_object?;
-        let name = object.name.filter(|name| !name.is_empty())?;
-        let about = if is_of_pod {
-            let namespace = object.namespace.unwrap_or_default();
-            About::Pod { namespace, name, uid: object.uid.unwrap_or_default() }
-        } else {
-            About::Node(name)
-        };
-        let series = self.series.and_then(|series| series.count);
-        let count = series.or(self.count).unwrap_or(1).max(1);
+        let count = self.number();
+        let [namespace, name, uid] = self.involved_object?.names()?;
+        let about = if is_of_pod { About::Pod { namespace, name, uid } } else { About::Node(name) };
         Some(SeenEvent { at, writer, reason, about, meaning, count })
     }
 }
@@ -224,7 +261,8 @@ pub(super) fn is_shortage(message: &str) -> bool {
 
 /// Whether a report reads this event. A dump keeps it.
 pub(crate) fn is_read(event: &Value) -> bool {
-    WireEvent::deserialize(event).is_ok_and(|event| event.row().is_some())
+    WireEvent::deserialize(event)
+        .is_ok_and(|event| event.row().is_some() || event.is_disruption().is_some())
 }
 
 /// The time of an event, where it has one.
@@ -238,13 +276,24 @@ impl EventLog {
         let Ok(event) = WireEvent::deserialize(event) else { return };
         let Some(at) = event.at() else { return };
         self.oldest = Some(self.oldest.map_or(at, |oldest| oldest.min(at)));
-        let Some(seen) = event.read(at) else { return };
-        if self.kept.len() < KEPT_MAX {
-            self.kept.push(seen);
+        let is_left_off = if event.is_disruption().is_some() {
+            event
+                .read_of_job(at)
+                .is_some_and(|seen| push(&mut self.of_jobs, seen, job_events::KEPT_MAX))
         } else {
-            self.left_off = self.left_off.saturating_add(1);
-        }
+            event.read(at).is_some_and(|seen| push(&mut self.kept, seen, KEPT_MAX))
+        };
+        self.left_off = self.left_off.saturating_add(u64::from(is_left_off));
     }
+}
+
+/// Keeps an event, and returns whether there was no place.
+fn push<T>(kept: &mut Vec<T>, seen: T, max: usize) -> bool {
+    let is_full = kept.len() >= max;
+    if !is_full {
+        kept.push(seen);
+    }
+    is_full
 }
 
 #[cfg(test)]

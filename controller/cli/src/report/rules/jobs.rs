@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 
 use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
+use epilogue_common::pod_end::Counted;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::answer::{AffectedJob, Basis, DisruptedPod, Help};
+use super::attribution::{Attribution, counts_as_failure};
+use super::failed_message;
 use super::pod::PodSeen;
 use controller_core::view::lenient::lenient_time;
 
@@ -31,6 +34,7 @@ struct WireJob {
 struct Meta {
     namespace: String,
     name: String,
+    uid: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -97,16 +101,22 @@ struct Condition {
 /// Namespace and name of a Job.
 pub(super) type JobName = (String, String);
 
-/// The pods of each Job: those that were disrupted, and the work of the others.
-#[derive(Debug, Default)]
+/// The pods of each Job: those that were disrupted, and the work of the others; and what events of
+/// Jobs say.
+#[derive(Debug)]
 pub(super) struct PodsOfJobs<'a> {
+    said: &'a Attribution<'a>,
     disrupted: BTreeMap<JobName, Vec<&'a DisruptedPod>>,
     work: BTreeMap<JobName, u64>,
 }
 
 impl<'a> PodsOfJobs<'a> {
-    pub(super) fn new(pods: &[PodSeen], disrupted: &'a [DisruptedPod]) -> Self {
-        let mut of = Self::default();
+    pub(super) fn new(
+        pods: &[PodSeen],
+        disrupted: &'a [DisruptedPod],
+        said: &'a Attribution<'a>,
+    ) -> Self {
+        let mut of = Self { said, disrupted: BTreeMap::new(), work: BTreeMap::new() };
         for pod in disrupted {
             let Some(job) = &pod.job else { continue };
             of.disrupted.entry((pod.namespace.clone(), job.clone())).or_default().push(pod);
@@ -155,20 +165,19 @@ impl WireJob {
     }
 
     /// Whether disruptions made the difference, and why; `None` if they did not.
-    fn difference(&self, failed: &Condition, counted: &[&DisruptedPod]) -> Option<(Basis, String)> {
-        let number = counted.len() as u64;
-        let seen = counted.iter().filter(|pod| pod.basis == Basis::Seen).count() as u64;
+    fn difference(&self, failed: &Condition, counted: &Failures<'_>) -> Option<(Basis, String)> {
+        let Failures { pods, unnamed, by_message, .. } = counted;
+        let number = counted.number();
+        let seen = pods.iter().filter(|pod| pod.basis == Basis::Seen).count() as u64;
+        let seen = seen.saturating_add(*unnamed).max(*by_message);
         let failures = self.status.failed.unwrap_or(0);
         let reason = failed.reason.as_deref().unwrap_or_default();
+        if reason == "DisruptionLimitExceeded" {
+            let how = "its disruptions exceeded its disruption-limit";
+            return Some((Basis::Seen, how.to_owned()));
+        }
         if reason == "PodFailurePolicy" {
-            let message = failed.message.as_deref().unwrap_or_default();
-            let pod = counted
-                .iter()
-                .find(|pod| message.contains(&format!("pod {}/{} ", pod.namespace, pod.name)))?;
-            return Some((
-                pod.basis,
-                format!("the condition names pod {}, a disruption", pod.name),
-            ));
+            return counted.named_by(failed);
         }
         let is_exact = reason == "BackoffLimitExceeded"
             && self.spec.backoff_limit_per_index.is_none()
@@ -189,6 +198,68 @@ impl WireJob {
         } else {
             None
         }
+    }
+}
+
+/// The disruptions that count as failures of a failed Job.
+struct Failures<'a> {
+    pods: Vec<&'a DisruptedPod>,
+    /// Those that an event only counts.
+    unnamed: u64,
+    /// Those that the condition's message counts: the same ones, or those whose pods and events
+    /// are gone.
+    by_message: u64,
+    /// A pod whose event says that it failed the Job.
+    decided: Option<&'a DisruptedPod>,
+}
+
+impl<'a> Failures<'a> {
+    fn new(job: &WireJob, name: &JobName, failed: &Condition, of: &PodsOfJobs<'a>) -> Self {
+        let ignores = job.ignores_disruptions();
+        let uid = &job.metadata.uid;
+        let said = |pod: &DisruptedPod| {
+            let (event, _) = of.said.end(&name.0, &pod.name)?;
+            (event.job.name == name.1).then_some(event)
+        };
+        let counts = |pod: &&DisruptedPod| match said(pod) {
+            Some(event) => event.job.may_have(uid) && counts_as_failure(event, !ignores),
+            // A failure with DisruptionTarget counts only without a rule that ignores it.
+            None => {
+                pod.code == Code::FailureWithoutDisruptionTarget
+                    || pod.code == Code::DisruptionReported && !ignores
+            }
+        };
+        let pods: Vec<_> = of.disrupted(name).iter().copied().filter(counts).collect();
+        let decides =
+            |pod: &&DisruptedPod| said(pod).is_some_and(|it| it.counted == Counted::JobFailed);
+        let message = failed.message.as_deref().unwrap_or_default();
+        Self {
+            decided: pods.iter().copied().find(decides),
+            pods,
+            unnamed: of.said.unnamed_failures((&name.0, &name.1, uid), !ignores),
+            by_message: failed_message::disruptions(message),
+        }
+    }
+
+    fn number(&self) -> u64 {
+        (self.pods.len() as u64).saturating_add(self.unnamed).max(self.by_message)
+    }
+
+    /// The disruption by which a rule failed the Job.
+    fn named_by(&self, failed: &Condition) -> Option<(Basis, String)> {
+        if let Some(pod) = self.decided {
+            return Some((Basis::Seen, format!("the event about pod {} says it", pod.name)));
+        }
+        let message = failed.message.as_deref().unwrap_or_default();
+        let is_named = |pod: &&&DisruptedPod| {
+            message.contains(&format!("pod {}/{} ", pod.namespace, pod.name))
+        };
+        if let Some(pod) = self.pods.iter().find(is_named) {
+            let how = format!("the condition names pod {}, a disruption", pod.name);
+            return Some((pod.basis, how));
+        }
+        let how = "the condition's message names a disruption";
+        (self.by_message > 0).then(|| (Basis::Seen, how.to_owned()))
     }
 }
 
@@ -218,23 +289,19 @@ fn by_failure(
     pods: &PodsOfJobs<'_>,
 ) -> Option<AffectedJob> {
     let ignores = job.ignores_disruptions();
-    // A failure with DisruptionTarget counts only without a rule that ignores it.
-    let counts = |pod: &&&DisruptedPod| {
-        pod.code == Code::FailureWithoutDisruptionTarget
-            || pod.code == Code::DisruptionReported && !ignores
-    };
-    let counted: Vec<_> = pods.disrupted(&name).iter().filter(counts).copied().collect();
-    if counted.is_empty() {
+    let counted = Failures::new(job, &name, failed, pods);
+    let exceeded = failed.reason.as_deref() == Some("DisruptionLimitExceeded");
+    if counted.number() == 0 && !exceeded {
         return None;
     }
     let (basis, how) = job.difference(failed, &counted)?;
-    let (epilogue, epilogue_how) = part(ignores, &counted);
+    let (epilogue, epilogue_how) = part(ignores, &counted.pods);
     Some(AffectedJob {
         code: Code::JobFailedByDisruptions,
         reason: failed.reason.clone(),
         at: failed.last_transition_time.as_ref().map(|time| time.0),
         failures: job.status.failed.unwrap_or(0),
-        disruptions: counted.len() as u64,
+        disruptions: counted.number(),
         backoff_limit: job.spec.backoff_limit,
         ignores_disruptions: ignores,
         basis,

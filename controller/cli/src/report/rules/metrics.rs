@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 /// The counters: the program, the name, what it says.
-const COUNTERS: [(&str, &str); 6] = [
+const COUNTERS: [(&str, &str); 7] = [
     ("epilogue-agent", "epilogue_agent_would_have_total"),
     ("epilogue-agent", "epilogue_agent_evictions_total"),
     ("epilogue-agent", "epilogue_agent_stuck_pods_failed_total"),
     ("epilogue-controller", "epilogue_pod_gc_would_have_total"),
     ("epilogue-controller", "epilogue_pod_gc_collector_force_delete_pods_total"),
     ("epilogue-controller", "epilogue_disruption_target_writes_total"),
+    ("epilogue-controller", "epilogue_pod_ends_total"),
 ];
 
 /// The sum of one counter over the processes that were read.

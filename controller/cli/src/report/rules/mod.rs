@@ -4,19 +4,26 @@
 //! Each number is seen in the API or estimated, and says how. doctor decides which pods are stuck.
 
 mod answer;
+mod attribution;
 mod cluster;
 mod disrupted;
+mod ends;
 mod event_log;
+mod failed_message;
 mod gone;
+mod job_events;
 mod jobs;
 mod metrics;
 mod pod;
 mod since;
 #[cfg(test)]
 mod tests;
+
 mod totals;
 
-pub(crate) use answer::{AffectedJob, Basis, DisruptedPod, Figure, Help, Report, Unit};
+pub(crate) use answer::{
+    AffectedJob, Basis, CauseEnds, DisruptedPod, Ends, Figure, Help, Report, Unit,
+};
 use answer::{Installed, VERSION};
 pub(crate) use event_log::{EventLog, is_read, time_of};
 pub(crate) use metrics::Metrics;
@@ -27,6 +34,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use self::attribution::Attribution;
 use self::cluster::{Cluster, key};
 use self::disrupted::Judgement;
 use self::event_log::Meaning;
@@ -76,8 +84,10 @@ pub(crate) fn report(input: &Input) -> Result<Report, SceneError> {
     let read = of_kind(Kind::Pod).map(|object| PodSeen::read(object, &mut interner));
     // The scene has read each of them, so none is left out.
     let seen: Vec<PodSeen> = read.filter_map(Result::ok).collect();
-    let (pods, unclear) = disrupted_pods(&seen, &cluster, input);
-    let affected = jobs::affected(objects, &PodsOfJobs::new(&seen, &pods), range.0);
+    let mut said = Attribution::new(&input.events, range);
+    let (pods, unclear) = disrupted_pods(&seen, &cluster, input, &said);
+    said.absorb(&pods);
+    let affected = jobs::affected(objects, &PodsOfJobs::new(&seen, &pods, &said), range.0);
     Ok(Report {
         version: VERSION,
         from: range.0,
@@ -85,18 +95,24 @@ pub(crate) fn report(input: &Input) -> Result<Report, SceneError> {
         namespace: input.namespace.clone(),
         oldest_event: input.events.oldest,
         installed: input.namespace.is_none().then(|| installed(&seen)),
-        figures: totals::figures(&pods, &affected),
+        figures: totals::figures(&pods, &affected, said.unnamed()),
+        ends: ends::count(&said, &pods, &seen, input.now),
         pods,
         jobs: affected,
         nodes: cluster.node_disruptions(),
         events: totals::events(input),
         metrics: input.metrics.sums(),
-        not_known: totals::not_known(input, unclear),
+        not_known: totals::not_known(input, unclear, said.before()),
     })
 }
 
 /// The disrupted pods, latest first, and the number of those that are unclear.
-fn disrupted_pods(seen: &[PodSeen], cluster: &Cluster, input: &Input) -> (Vec<DisruptedPod>, u64) {
+fn disrupted_pods(
+    seen: &[PodSeen],
+    cluster: &Cluster,
+    input: &Input,
+    said: &Attribution<'_>,
+) -> (Vec<DisruptedPod>, u64) {
     let (mut pods, mut unclear) = (Vec::new(), 0);
     for pod in seen {
         match disrupted::judge(pod, cluster) {
@@ -105,19 +121,33 @@ fn disrupted_pods(seen: &[PodSeen], cluster: &Cluster, input: &Input) -> (Vec<Di
             Judgement::Fine => {}
         }
     }
+    let keys = |pod: &PodSeen| {
+        let (namespace, name) = (&pod.view.namespace, &pod.view.name);
+        [key(namespace, name, pod.view.uid.as_str()), key(namespace, name, "")]
+    };
+    let mut known: BTreeSet<String> = seen.iter().flat_map(keys).collect();
     // Without the pods, no pod is known to be gone.
     if input.read.contains(&Kind::Pod) {
-        let keys = |pod: &PodSeen| {
-            let (namespace, name) = (&pod.view.namespace, &pod.view.name);
-            [key(namespace, name, pod.view.uid.as_str()), key(namespace, name, "")]
-        };
-        let known: BTreeSet<String> = seen.iter().flat_map(keys).collect();
         let names = gone::names(&input.events);
+        let mut found_gone = Vec::new();
         for (key, hits) in cluster.hits_of_others(|key| known.contains(key)) {
             let found = names.get(key).and_then(|name| gone::judge(name, hits));
             let is_unclear = hits.iter().any(|hit| hit.meaning == Meaning::Unclear);
             unclear += u64::from(found.is_none() && is_unclear);
-            pods.extend(found);
+            found_gone.extend(found);
+        }
+        for mut pod in found_gone {
+            if let Some((event, end)) = said.end(&pod.namespace, &pod.name) {
+                gone::complete(&mut pod, event, end);
+            }
+            known.insert(key(&pod.namespace, &pod.name, ""));
+            pods.push(pod);
+        }
+    }
+    // A Job counts a pod when it has ended, so these need not be gone.
+    for (event, end) in said.ends().filter(|(event, _)| event.is_disruption) {
+        if !known.contains(&key(&event.job.namespace, &end.pod, "")) {
+            pods.push(gone::described(event, end));
         }
     }
     pods.sort_by(|a, b| (b.at, &a.namespace, &a.name).cmp(&(a.at, &b.namespace, &b.name)));

@@ -1,5 +1,6 @@
 //! Tests reports on clusters of a few objects. Each report of a dump is that of its cluster.
 
+mod of_ends;
 mod of_jobs;
 
 use jiff::SignedDuration;
@@ -341,8 +342,12 @@ fn events_and_pods_of_epilogue_are_counted() {
 /// Programs read these names. A new one may come; none goes.
 #[test]
 fn the_json_has_the_documented_fields() {
-    let objects =
-        vec![deleted(pod("p"), 0), of_jobs::job("j", 0, &json!([])), of_node("Rebooted", 9)];
+    let objects = vec![
+        deleted(pod("p"), 0),
+        of_jobs::job("j", 0, &json!([])),
+        of_node("Rebooted", 9),
+        of_ends::with_a_rest(),
+    ];
     let found = serde_json::to_value(reported(objects)).expect("must be JSON");
     let names = |value: &Value| {
         let fields = value.as_object().expect("must be an object");
@@ -352,8 +357,8 @@ fn the_json_has_the_documented_fields() {
     for (value, expected) in [
         (
             &found,
-            "events figures from installed jobs metrics namespace nodes not_known oldest_event \
-             pods to version",
+            "ends events figures from installed jobs metrics namespace nodes not_known \
+             oldest_event pods to version",
         ),
         (&found["figures"][0], "estimated how name seen text unit"),
         (
@@ -367,6 +372,12 @@ fn the_json_has_the_documented_fields() {
              ignores_disruptions name namespace reason work_seconds",
         ),
         (&found["nodes"][0], "at cause node reason"),
+        (&found["ends"], "between by_cause by_hour by_job by_node disruptions total"),
+        (&found["ends"]["by_cause"][0], "cause counted disruption ends"),
+        (&found["ends"]["by_job"][0], "causes disruptions ends name namespace"),
+        (&found["ends"]["by_node"][0], "causes disruptions ends node"),
+        (&found["ends"]["by_hour"][0], "at cause ends"),
+        (&found["ends"]["between"][0], "cause ends from to"),
         (&found["not_known"][0], "code text"),
     ] {
         assert_eq!(names(value), expected);

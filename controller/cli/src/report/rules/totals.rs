@@ -46,8 +46,8 @@ const PODS: [(Code, &str, &str); 7] = [
     (
         Code::DisruptionReported,
         "disrupted, with the true cause",
-        "Failed pods with DisruptionTarget, and pods that Epilogue acted on; estimated for pods \
-         that are gone",
+        "Failed pods with DisruptionTarget, pods that Epilogue acted on, and those of an event \
+         PodDisrupted of a Job; estimated for other pods that are gone",
     ),
 ];
 
@@ -70,29 +70,33 @@ const PARTS: [(Help, &str, &str, &str); 4] = [
         Help::NotNeeded,
         "epilogue-not-needed",
         "Kubernetes reported itself",
-        "pods with DisruptionTarget that Epilogue did not set",
+        "pods with DisruptionTarget that Epilogue did not set; estimated for pods that are gone",
     ),
 ];
 
-/// All figures.
-pub(super) fn figures(pods: &[DisruptedPod], jobs: &[AffectedJob]) -> Vec<Figure> {
+/// All figures. Disruptions that a Job's event only counts are in no list of pods.
+pub(super) fn figures(pods: &[DisruptedPod], jobs: &[AffectedJob], unnamed: u64) -> Vec<Figure> {
     let mut figures = Vec::new();
     for (code, text, how) in PODS {
         let of = pods.iter().filter(|pod| pod.code == code);
         let counted = of.map(|pod| (pod.basis, 1));
-        figures.push(figure((code.as_str(), text, how), Unit::Pods, counted));
+        let more = (code == Code::DisruptionReported).then_some((Basis::Seen, unnamed));
+        let all = counted.chain(more);
+        figures.push(figure((code.as_str(), text, how), Unit::Pods, all));
     }
     for (help, name, text, how) in PARTS {
         let of = pods.iter().filter(|pod| pod.epilogue == help);
         let counted = of.map(|pod| (pod.epilogue_basis, 1));
-        figures.push(figure((name, text, how), Unit::Pods, counted));
+        let more = (help == Help::NotNeeded).then_some((Basis::Estimated, unnamed));
+        figures.push(figure((name, text, how), Unit::Pods, counted.chain(more)));
     }
     for (code, text, how) in [
         (
             Code::JobFailedByDisruptions,
             "Jobs that failed by disruptions",
-            "failed Jobs that were within backoffLimit without their disrupted pods; estimated \
-             for other reasons and for restarts in place",
+            "failed Jobs that were within backoffLimit without their disrupted pods, by pods, \
+             events and the condition's message; estimated for other reasons and for restarts in \
+             place",
         ),
         (
             Code::JobWaitsForLostPod,
@@ -187,7 +191,7 @@ pub(super) fn events(input: &Input) -> Vec<EventCount> {
 }
 
 /// What the report cannot know.
-pub(super) fn not_known(input: &Input, unclear: u64) -> Vec<Omission> {
+pub(super) fn not_known(input: &Input, unclear: u64, before: u64) -> Vec<Omission> {
     let mut all = Vec::new();
     let mut add = |code, text: String| all.push(Omission { code, text });
     let kinds = [
@@ -202,6 +206,15 @@ pub(super) fn not_known(input: &Input, unclear: u64) -> Vec<Omission> {
     if input.read.contains(&Kind::Event) {
         add(Code::EventsWindow, window(&input.events, input));
     }
+    if before > 0 {
+        add(
+            Code::EventsWindow,
+            format!(
+                "events of Jobs count {before} further ends of pods without their times, perhaps \
+                 of outside the time range; they are in no figure"
+            ),
+        );
+    }
     if unclear > 0 {
         add(
             Code::EvictionCauseUnknown,
@@ -213,8 +226,8 @@ pub(super) fn not_known(input: &Input, unclear: u64) -> Vec<Omission> {
     }
     add(
         Code::PodsCollected,
-        "a pod that was deleted or garbage collected leaves only its events; its work is in no \
-         figure"
+        "a pod that was deleted or garbage collected leaves only its events and its Job's; its \
+         work is in no figure"
             .to_owned(),
     );
     add(
