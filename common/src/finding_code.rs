@@ -55,6 +55,7 @@ codes! {
     ManagedByNotRunning = "managed-by-not-running",
     JobNotTakenUp = "job-not-taken-up",
     ControllerWithoutLeader = "controller-without-leader",
+    NamespaceNotWatched = "namespace-not-watched",
     // kubectl epilogue doctor: namespaces
     OptInWithoutPolicy = "opt-in-without-policy",
     OptInValueUnknown = "opt-in-value-unknown",

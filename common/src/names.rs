@@ -124,7 +124,7 @@ pub mod lease {
     pub const MANAGE_ALL_JOBS: &str = "epilogue.dev/manage-all-jobs";
     /// The namespaces that it watches, separated by commas; absent if it watches all.
     pub const WATCH_NAMESPACE: &str = "epilogue.dev/watch-namespace";
-    /// `enforce` or `observe`.
+    /// The value of `--pod-gc`: `off`, `observe`, `alongside` or `instead`.
     pub const MODE: &str = "epilogue.dev/mode";
 }
 

@@ -1,5 +1,6 @@
 //! Parses the command line of the controller, and checks that its values are consistent.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use clap::{ArgAction, Parser};
 use controller_core::batching::Batching;
 use controller_core::job::Settings;
 use controller_core::workqueue::FailureDelay;
+use epilogue_common::names::lease;
 use epilogue_runtime::client::ClientOptions;
 use epilogue_runtime::lease::LeaseOptions;
 use epilogue_runtime::rate_limit::RateLimit;
@@ -276,7 +278,19 @@ impl Args {
             duration: self.leader_elect_lease_duration.0,
             renew_deadline: self.leader_elect_renew_deadline.0,
             retry_period: self.leader_elect_retry_period.0,
+            annotations: self.annotations(),
         }
+    }
+
+    /// By these, `kubectl epilogue` knows how the leader runs.
+    fn annotations(&self) -> BTreeMap<&'static str, Option<String>> {
+        [
+            (lease::VERSION, Some(env!("CARGO_PKG_VERSION").to_owned())),
+            (lease::MANAGE_ALL_JOBS, Some(self.manage_all_jobs.to_string())),
+            (lease::WATCH_NAMESPACE, self.namespace.clone()),
+            (lease::MODE, self.pod_gc.mode()),
+        ]
+        .into()
     }
 }
 
@@ -333,7 +347,20 @@ mod tests {
         assert_eq!(config.settings.max_job_pod_failure_backoff, hour);
         assert_eq!(config.client.rate_limit.bucket, Some((20.0, 30)));
         let lease = config.lease.expect("must be there");
-        assert_eq!(lease, LeaseOptions::new("jobs", "epilogue-controller"));
+        let expected = LeaseOptions::new("jobs", "epilogue-controller");
+        assert_eq!(lease, LeaseOptions { annotations: lease.annotations.clone(), ..expected });
+    }
+
+    #[test]
+    fn the_lease_tells_how_the_leader_runs() {
+        let said = |args: &[&str]| {
+            let lease = config(args).expect("must be valid").lease.expect("must be there");
+            let text = |name: &str| lease.annotations[name].clone().unwrap_or_default();
+            [lease::MANAGE_ALL_JOBS, lease::WATCH_NAMESPACE, lease::MODE].map(text)
+        };
+        assert_eq!(said(&[]), ["false", "", "alongside"]);
+        let args = ["--manage-all-jobs", "--namespace=work", "--pod-gc=observe"];
+        assert_eq!(said(&args), ["true", "work", "observe"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod decide;
 mod elect;
 mod fence;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use epilogue_common::outcome::Failure;
@@ -34,6 +35,8 @@ pub struct LeaseOptions {
     pub renew_deadline: Duration,
     /// The time between two attempts to acquire or renew.
     pub retry_period: Duration,
+    /// Annotations that the leader keeps on the lease; one without a value it removes.
+    pub annotations: BTreeMap<&'static str, Option<String>>,
 }
 
 impl LeaseOptions {
@@ -45,6 +48,7 @@ impl LeaseOptions {
             duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
+            annotations: BTreeMap::new(),
         }
     }
 

@@ -186,6 +186,35 @@ async fn the_first_leads_and_renews_and_the_second_waits_for_the_release() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_leader_s_annotations_come_with_its_writes_and_are_repaired() {
+    let server = Server::default();
+    let kept = [("example.com/version", Some("2".to_owned())), ("example.com/former", None)];
+    let options = LeaseOptions { annotations: kept.into(), ..options() };
+    let attempt = try_acquire(server.client().0, &options, identity("first")).await;
+    let leader = attempt.expect("must have good options").expect("must lead");
+    let annotations = || {
+        let store = server.store();
+        store.lease.as_ref().expect("must have a lease")["metadata"]["annotations"].clone()
+    };
+    assert_eq!(annotations(), json!({"example.com/version": "2"}));
+    assert_eq!(server.store().writes.len(), 1, "no write of its own");
+    let others = json!({"example.com/former": "1", "example.com/of-others": "stays"});
+    {
+        let mut store = server.store();
+        store.version += 1;
+        let version = store.version.to_string();
+        let lease = store.lease.as_mut().expect("must have a lease");
+        lease["metadata"]["annotations"] = others;
+        lease["metadata"]["resourceVersion"] = json!(version);
+    }
+    assert!(timeout(5 * SECOND, leader.lost()).await.is_err());
+    let repaired = json!({"example.com/of-others": "stays", "example.com/version": "2"});
+    assert_eq!(annotations(), repaired);
+    leader.release().await.expect("must release");
+    assert_eq!(annotations(), repaired, "they say how the last leader ran");
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_attempt_takes_only_a_lease_that_is_free_and_keeps_it() {
     let server = Server::default();
     let attempt = async |client: Client, me: &str| {

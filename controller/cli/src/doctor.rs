@@ -5,9 +5,7 @@ mod text;
 
 use std::path::PathBuf;
 
-use self::rules::{
-    Finding, LeaseName, NodeVerdict, Omission, Scene, findings, node_report, omissions,
-};
+use self::rules::{Finding, NodeVerdict, Omission, Scene, findings, node_report, omissions};
 use epilogue_common::finding_code::FindingCode;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -15,6 +13,7 @@ use serde::Serialize;
 use crate::Answer;
 use crate::colour::Paint;
 use crate::kind::Kind;
+use crate::lease::LeaseName;
 use crate::read::{self, Scope};
 use crate::source;
 

@@ -13,6 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use rules::warnings::warnings;
 
 use crate::colour::Paint;
+use crate::doctor::{LEASE, Lease, lease};
 use crate::render;
 use crate::source::{self, Picture};
 
@@ -40,9 +41,12 @@ pub(crate) struct Arguments {
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
-    /// Explain as a controller with --manage-all-jobs treats the Job
+    /// Explain as a controller with --manage-all-jobs treats the Job; its lease says so, too
     #[arg(long)]
     manage_all_jobs: bool,
+    /// Lease that epilogue-controller holds while it works, or none if it runs without a lease
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = lease, default_value = LEASE)]
+    controller_lease: Lease,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -83,12 +87,13 @@ pub(crate) async fn run(arguments: Arguments, paint: Paint) -> anyhow::Result<St
         }
     };
     let namespace = arguments.namespace.as_deref();
+    let lease = arguments.controller_lease.0.as_ref();
     let picture = match (&arguments.filename, name) {
-        (Some(path), name) => source::dump(path, namespace, name)?,
+        (Some(path), name) => source::dump(path, namespace, name, lease)?,
         (None, Some(name)) => {
             let kubeconfig = arguments.kubeconfig.clone();
             let context = arguments.context.clone();
-            source::cluster(kubeconfig, context, namespace, name).await?
+            source::cluster(kubeconfig, context, namespace, name, lease).await?
         }
         (None, None) => anyhow::bail!("name a Job, as job/NAME, or give a dump by --filename"),
     };
@@ -96,19 +101,23 @@ pub(crate) async fn run(arguments: Arguments, paint: Paint) -> anyhow::Result<St
 }
 
 fn answer(picture: &Picture, arguments: &Arguments, paint: Paint) -> anyhow::Result<String> {
+    let setup = picture.controller.setup();
+    let namespace = &picture.job.key.namespace;
+    let runs_all = setup.and_then(|setup| setup.runs_unmanaged(namespace)) == Some(true);
+    let manage_all_jobs = arguments.manage_all_jobs || runs_all;
     let input = SyncInput {
         job: &picture.job,
         pods: &JobPods::of(&picture.job, &picture.pods),
         memory: &Memory::default(),
         seen: Versions::default(),
         now: arguments.at.unwrap_or_else(Timestamp::now),
-        settings: &Settings { manage_all_jobs: arguments.manage_all_jobs, ..Settings::default() },
+        settings: &Settings { manage_all_jobs, ..Settings::default() },
         // What the next write shows, whenever it comes.
         counts_max: SignedDuration::ZERO,
     };
     let warnings =
         picture.events.as_deref().map(|events| warnings(events, picture.job.uid.as_str()));
-    let explanation = rules::explain(&input, warnings);
+    let explanation = rules::explain(&input, warnings, &picture.controller);
     Ok(match arguments.output {
         Output::Text => render::text(&explanation, paint),
         Output::Json => serde_json::to_string_pretty(&explanation)?,

@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     /// Only print what --suspend and --release-finalizers would change, or let the server check it
     #[arg(long, value_enum, value_name = "WHERE", requires = "action", conflicts_with = "drain")]
     dry_run: Option<DryRun>,
-    /// The controller that leaves runs with --manage-all-jobs
+    /// The controller that leaves runs with --manage-all-jobs; its lease says so, too
     #[arg(long)]
     manage_all_jobs: bool,
     /// What to list: jobs leaves out what `helm uninstall` removes, and nodes
@@ -104,9 +104,14 @@ impl Arguments {
 }
 
 /// Exit code 0 if nothing is left, 1 if something is, 2 if a kind could not be read.
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
+pub(crate) async fn run(mut arguments: Arguments) -> anyhow::Result<Answer> {
     let kubeconfig = arguments.kubeconfig.clone();
     let (client, _) = source::client(kubeconfig, arguments.context.clone()).await?;
+    let lease = arguments.controller_lease.0.as_ref();
+    let setup = source::controller(&client, lease).await?;
+    // Also of a controller that was stopped already.
+    let runs_all = setup.setup().and_then(|setup| setup.manage_all_jobs) == Some(true);
+    arguments.manage_all_jobs |= runs_all;
     let changed = actions::carry_out(&client, &arguments).await?;
     let live = live::read(&client, &arguments).await?;
     let facts = arguments.facts();

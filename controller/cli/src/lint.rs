@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::Answer;
+use crate::doctor::{LEASE, Lease, lease};
 use crate::list::list;
 use crate::source;
 
@@ -34,9 +35,13 @@ pub(crate) struct Arguments {
     /// Kubeconfig file; default: the one that kubectl uses
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Check as a controller with --manage-all-jobs treats the Jobs
+    /// Check as a controller with --manage-all-jobs treats the Jobs; in a cluster its lease says
+    /// so, too
     #[arg(long)]
     manage_all_jobs: bool,
+    /// Lease that epilogue-controller holds while it works, or none if it runs without a lease
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = lease, default_value = LEASE)]
+    controller_lease: Lease,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -66,12 +71,15 @@ struct Omission {
 
 /// Exit code 0 if there are no findings, 1 otherwise.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
+    let mut facts = Facts { manage_all_jobs: arguments.manage_all_jobs };
     let (objects, not_judged) = if arguments.filename.is_empty() {
-        cluster(&arguments).await?
+        let (objects, not_judged, runs_all) = cluster(&arguments).await?;
+        facts.manage_all_jobs |= runs_all;
+        (objects, not_judged)
     } else {
         (files(&arguments.filename)?, Vec::new())
     };
-    let report = lint(&objects, Facts { manage_all_jobs: arguments.manage_all_jobs });
+    let report = lint(&objects, facts);
     let code = u8::from(!report.findings.is_empty());
     let answer = Judgement { judged: report.judged, findings: report.findings, not_judged };
     let text = match arguments.output {
@@ -117,7 +125,9 @@ fn manifests(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-async fn cluster(arguments: &Arguments) -> anyhow::Result<(Vec<Value>, Vec<Omission>)> {
+/// The objects, what was not read, and whether the controller runs all Jobs among them, as far as
+/// its lease says.
+async fn cluster(arguments: &Arguments) -> anyhow::Result<(Vec<Value>, Vec<Omission>, bool)> {
     let (kubeconfig, context) = (arguments.kubeconfig.clone(), arguments.context.clone());
     let (client, home) = source::client(kubeconfig, context).await?;
     let namespace = arguments.namespace.as_ref().unwrap_or(&home);
@@ -143,7 +153,15 @@ async fn cluster(arguments: &Arguments) -> anyhow::Result<(Vec<Value>, Vec<Omiss
             None => not_judged.push(Omission { code, text: format!("{plural} were not read") }),
         }
     }
-    Ok((objects, not_judged))
+    let controller = source::controller(&client, arguments.controller_lease.0.as_ref()).await?;
+    let runs_all = controller.setup().is_some_and(|setup| {
+        if arguments.all_namespaces {
+            setup.namespaces.is_empty() && setup.manage_all_jobs == Some(true)
+        } else {
+            setup.runs_unmanaged(namespace) == Some(true)
+        }
+    });
+    Ok((objects, not_judged, runs_all))
 }
 
 /// The table of findings, then what could not be judged.

@@ -6,6 +6,7 @@ mod doctor;
 mod dump;
 mod explain;
 mod kind;
+mod lease;
 mod leave;
 mod lint;
 mod list;

@@ -1,8 +1,8 @@
 //! Reads from a cluster what `doctor` judges and `dump` writes. It leaves out a kind that RBAC
 //! forbids, and the answer says so.
 
-use crate::doctor::rules::LeaseName;
 use crate::kind::Kind;
+use crate::lease::LeaseName;
 use serde_json::Value;
 
 use crate::list::list;
@@ -61,10 +61,7 @@ fn paths(scope: &Scope<'_>) -> Vec<(Kind, String, String)> {
             paths.extend(["v1", "v1beta1"].map(|version| {
                 (Kind::PolicyBinding, format!("{POLICIES}/{version}/{BINDINGS}"), all())
             }));
-            if let Some(LeaseName { namespace, name }) = lease {
-                let path = format!("{LEASES}/{namespace}/leases/{name}");
-                paths.push((Kind::Lease, path, all()));
-            }
+            paths.extend(lease.map(|lease| (Kind::Lease, lease.path(), all())));
             paths
         }
         Scope::Dump { namespace, lease } => {

@@ -1,7 +1,7 @@
 //! Formats an explanation as text for a terminal.
 
 use crate::explain::rules::warnings::Warning;
-use crate::explain::rules::{Explanation, PodEntry};
+use crate::explain::rules::{Explanation, PodEntry, Wait};
 use epilogue_common::finding_code::{FindingCode, docs_line};
 
 use crate::colour::Paint;
@@ -12,11 +12,14 @@ const PODS_MAX: usize = 50;
 /// The text of an explanation.
 pub(crate) fn text(explanation: &Explanation, paint: Paint) -> String {
     let state = &explanation.state;
-    let mut lines = vec![format!(
+    let notes = explanation.notes.iter();
+    let mut lines: Vec<String> =
+        notes.map(|note| note.text.clone() + &suffix(Some(note.code))).collect();
+    lines.push(format!(
         "{} {state}{}",
         paint.title(&format!("Job {}:", explanation.job)),
         suffix(explanation.code)
-    )];
+    ));
     let waits =
         explanation.waits_for.iter().map(|wait| wait.text.clone() + &suffix(Some(wait.code)));
     section(&mut lines, paint, "Waits for", waits);
@@ -35,7 +38,8 @@ pub(crate) fn text(explanation: &Explanation, paint: Paint) -> String {
         let (seconds, tenths) = (ms / 1000, ms % 1000 / 100);
         lines.push(format!("Without any event it is synced again in {seconds}.{tenths} s."));
     }
-    let codes = [explanation.code, explanation.waits_for.first().map(|wait| wait.code)];
+    let first = |waits: &[Wait]| waits.first().map(|wait| wait.code);
+    let codes = [explanation.code, first(&explanation.waits_for), first(&explanation.notes)];
     let of_pods = explanation.pods.iter().map(|pod| pod.code);
     if codes.into_iter().chain(of_pods).flatten().next().is_some() {
         lines.push(String::new());
@@ -101,12 +105,12 @@ fn pods(pods: &[PodEntry]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::explain::rules::Wait;
 
     #[test]
     fn empty_sections_are_left_out() {
         let explanation = Explanation {
             job: "a/x".to_owned(),
+            notes: Vec::new(),
             state: "running".to_owned(),
             code: None,
             waits_for: vec![Wait {

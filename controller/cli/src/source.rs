@@ -14,6 +14,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::kind::Kind;
+use crate::lease::{Controller, LeaseName};
 use crate::list::list;
 use crate::read::kinds;
 
@@ -24,6 +25,8 @@ pub(crate) struct Picture {
     pub(crate) pods: Vec<Arc<Pod>>,
     /// Events, among them those about the Job; `None` if they could not be read.
     pub(crate) events: Option<Vec<Value>>,
+    /// What its lease says of the controller.
+    pub(crate) controller: Controller,
 }
 
 /// Why a Job and its pods could not be read.
@@ -96,6 +99,7 @@ pub(crate) async fn cluster(
     context: Option<String>,
     namespace: Option<&str>,
     name: &str,
+    lease: Option<&LeaseName>,
 ) -> Result<Picture, SourceError> {
     let (client, default_namespace) = client(kubeconfig, context).await?;
     let namespace = namespace.unwrap_or(&default_namespace);
@@ -111,7 +115,20 @@ pub(crate) async fn cluster(
     let path = format!("/api/v1/namespaces/{namespace}/events");
     let about = format!("involvedObject.kind=Job,involvedObject.name={name}");
     let events = list(&client, Kind::Event.name(), &path, &about).await?;
-    picture(job, pods, events)
+    let controller = controller(&client, lease).await?;
+    picture(job, pods, events, controller)
+}
+
+/// Reads the controller's lease.
+pub(crate) async fn controller(
+    client: &kube::Client,
+    name: Option<&LeaseName>,
+) -> Result<Controller, SourceError> {
+    let leases = match name {
+        Some(name) => list(client, Kind::Lease.name(), &name.path(), "").await?,
+        None => None,
+    };
+    Controller::of(name, leases.as_deref()).map_err(|error| SourceError::Object("Lease", error))
 }
 
 async fn get(client: &kube::Client, path: &str) -> Result<Value, SourceError> {
@@ -124,8 +141,9 @@ pub(crate) fn dump(
     path: &Path,
     namespace: Option<&str>,
     name: Option<&str>,
+    lease: Option<&LeaseName>,
 ) -> Result<Picture, SourceError> {
-    choose(&objects(path)?, namespace, name)
+    choose(&objects(path)?, namespace, name, lease)
 }
 
 /// Returns the objects of a dump: single ones and lists, in one or several documents.
@@ -169,8 +187,13 @@ fn choose(
     objects: &[Value],
     namespace: Option<&str>,
     name: Option<&str>,
+    lease: Option<&LeaseName>,
 ) -> Result<Picture, SourceError> {
-    let has_events = kinds(objects).contains(&Kind::Event);
+    let read = kinds(objects);
+    let has_events = read.contains(&Kind::Event);
+    let leases = read.contains(&Kind::Lease).then_some(objects);
+    let controller =
+        Controller::of(lease, leases).map_err(|error| SourceError::Object("Lease", error))?;
     let of = |kind: Kind| objects.iter().filter(move |object| object["kind"] == kind.name());
     let jobs: Vec<&Value> = of(Kind::Job).collect();
     let title = |job: &&Value| {
@@ -190,7 +213,8 @@ fn choose(
             let home = job["metadata"]["namespace"].clone();
             let at_home = |object: &&Value| object["metadata"]["namespace"] == home;
             let events = has_events.then(|| of(Kind::Event).filter(at_home).cloned().collect());
-            picture((*job).clone(), of(Kind::Pod).filter(at_home).cloned().collect(), events)
+            let pods = of(Kind::Pod).filter(at_home).cloned().collect();
+            picture((*job).clone(), pods, events, controller)
         }
         (Some(_), Some(_)) => Err(SourceError::Ambiguous(known)),
         (None, _) => {
@@ -204,6 +228,7 @@ fn picture(
     job: Value,
     pods: Vec<Value>,
     events: Option<Vec<Value>>,
+    controller: Controller,
 ) -> Result<Picture, SourceError> {
     let bad_job = |error| SourceError::Object("Job", error);
     let job = WireJob::parse(job).and_then(WireJob::view).map_err(bad_job)?;
@@ -218,7 +243,7 @@ fn picture(
         .map(|pod| pod.map(Arc::new))
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| SourceError::Object("Pod", error))?;
-    Ok(Picture { job: Arc::new(job), pods, events })
+    Ok(Picture { job: Arc::new(job), pods, events, controller })
 }
 
 #[cfg(test)]
@@ -244,7 +269,7 @@ mod tests {
             json!({"kind": "List", "items": [job("x"), pod("p", "x"), pod("q", "y")]}),
             &mut objects,
         );
-        let picture = choose(&objects, None, None).expect("a picture");
+        let picture = choose(&objects, None, None, None).expect("a picture");
         assert_eq!(picture.job.key.to_string(), "a/x");
         assert_eq!(picture.pods.iter().map(|pod| &*pod.name).collect::<Vec<_>>(), ["p"]);
     }
@@ -252,7 +277,7 @@ mod tests {
     #[test]
     fn a_dump_with_events_gives_those_of_the_job_s_namespace() {
         let event = |namespace| json!({"kind": "Event", "metadata": {"namespace": namespace}});
-        let of = |objects: &[Value]| choose(objects, None, None).expect("a picture").events;
+        let of = |objects: &[Value]| choose(objects, None, None, None).expect("a picture").events;
         assert_eq!(of(&[job("x")]), None, "nothing says that events were read");
         let all = [job("x"), event("a"), event("b")];
         assert_eq!(of(&all), Some(vec![event("a")]));
@@ -261,9 +286,9 @@ mod tests {
 
     #[test]
     fn a_wrong_or_missing_name_tells_which_jobs_there_are() {
-        let several = choose(&[job("x"), job("y")], None, None).expect_err("two Jobs");
+        let several = choose(&[job("x"), job("y")], None, None, None).expect_err("two Jobs");
         assert_eq!(several.to_string(), "the dump holds several Jobs; name one of a/x, a/y");
-        let wrong = choose(&[job("x")], None, Some("z")).expect_err("no such Job");
+        let wrong = choose(&[job("x")], None, Some("z"), None).expect_err("no such Job");
         assert_eq!(wrong.to_string(), "the dump holds no Job z; it holds a/x");
     }
 }

@@ -97,6 +97,11 @@ pub(crate) struct PodGcConfig {
 }
 
 impl PodGcArgs {
+    /// The value of `--pod-gc`.
+    pub(crate) fn mode(&self) -> Option<String> {
+        self.pod_gc.to_possible_value().map(|value| value.get_name().to_owned())
+    }
+
     /// Returns the configuration, or why the flags are invalid.
     pub(crate) fn config(self) -> Result<PodGcConfig, ArgsError> {
         let workers = self.concurrent_pod_gc_syncs;

@@ -273,16 +273,31 @@ impl Candidate {
             None => {
                 let metadata =
                     ObjectMeta { name: Some(self.options.name.clone()), ..ObjectMeta::default() };
-                let lease = Lease { metadata, spec: Some(to_spec(LeaseSpec::default(), record)) };
+                let spec = Some(to_spec(LeaseSpec::default(), record));
+                let mut lease = Lease { metadata, spec };
+                self.annotate(&mut lease.metadata);
                 self.api.create(&params, &lease).await
             }
             Some(mut lease) => {
                 lease.spec = Some(to_spec(lease.spec.unwrap_or_default(), record));
+                self.annotate(&mut lease.metadata);
                 self.api.replace(&self.options.name, &params, &lease).await
             }
         };
         self.learn(written.map_err(classify)?);
         Ok(())
+    }
+
+    /// Sets our annotations, and keeps those of others.
+    fn annotate(&self, metadata: &mut ObjectMeta) {
+        let mut annotations = metadata.annotations.take().unwrap_or_default();
+        for (name, value) in &self.options.annotations {
+            match value {
+                Some(value) => annotations.insert((*name).to_owned(), value.clone()),
+                None => annotations.remove(*name),
+            };
+        }
+        metadata.annotations = Some(annotations).filter(|all| !all.is_empty());
     }
 
     fn learn(&mut self, lease: Lease) {

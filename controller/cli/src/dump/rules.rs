@@ -37,6 +37,10 @@ const NAMESPACE: &[&str] = &[
 const LEASE: &[&str] = &[
     "metadata.name",
     "metadata.namespace",
+    "metadata.annotations.epilogue.dev/version",
+    "metadata.annotations.epilogue.dev/manage-all-jobs",
+    "metadata.annotations.epilogue.dev/watch-namespace",
+    "metadata.annotations.epilogue.dev/mode",
     "spec.holderIdentity",
     "spec.leaseDurationSeconds",
     "spec.renewTime",

@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod tests;
+mod waits;
 pub(crate) mod warnings;
 
 use std::collections::HashSet;
@@ -13,7 +14,7 @@ use controller_core::job::{
     StatusPlan, SyncInput, counts_as_failure, failure_action, has_valid_index, is_rejected_by_node,
     plan_pods, plan_status, status_text,
 };
-use controller_core::job_pods::{JobPods, Kind};
+use controller_core::job_pods::Kind;
 use controller_core::view::{Job, Phase, Pod, Uid};
 use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::disruption_reason::{LOST_BY_NODE, REJECTED_BY_KUBELET};
@@ -21,7 +22,10 @@ use epilogue_common::names::job_option::{DISRUPTION_LIMIT, PENDING_TIMEOUT};
 use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Serialize;
 
+use waits::{notes, stuck, wait};
 use warnings::Warning;
+
+use crate::lease::Controller;
 
 /// A line of the next sync names at most this many pods or indexes.
 const LISTED_MAX: usize = 10;
@@ -32,6 +36,8 @@ const LISTED_MAX: usize = 10;
 pub(crate) struct Explanation {
     /// `namespace/name`.
     pub(crate) job: String,
+    /// What comes before all else: that no controller works on it.
+    pub(crate) notes: Vec<Wait>,
     /// Its end or its current activity, in one line.
     pub(crate) state: String,
     /// The code of the state; `None` while it runs.
@@ -124,7 +130,11 @@ impl<'a> Lists<'a> {
 }
 
 /// Explains a Job from what one sync would see.
-pub(crate) fn explain(input: &SyncInput<'_>, warnings: Option<Vec<Warning>>) -> Explanation {
+pub(crate) fn explain(
+    input: &SyncInput<'_>,
+    warnings: Option<Vec<Warning>>,
+    controller: &Controller,
+) -> Explanation {
     let plan = plan_pods(input);
     // A sync that sets DisruptionTarget counts nothing.
     let marks = matches!(plan.pods, PodStage::MarkFaults(_));
@@ -136,10 +146,11 @@ pub(crate) fn explain(input: &SyncInput<'_>, warnings: Option<Vec<Warning>>) -> 
     let mut pods: Vec<PodEntry> =
         shown(input, &plan).into_iter().map(|pod| entry(input.job, &plan, &lists, pod)).collect();
     pods.sort_by(|left, right| left.name.cmp(&right.name));
-    let own = plan.waits_for.iter().map(|it| Wait { code: it.code(), text: it.to_string() });
+    let own = plan.waits_for.iter().map(|it| wait(input, it, controller));
     let (state, code) = state(input.job, &plan);
     Explanation {
         job: input.job.key.to_string(),
+        notes: notes(input, controller),
         state,
         code,
         waits_for: own.chain(stuck(&plan.facts.census.pods)).collect(),
@@ -257,29 +268,6 @@ fn limits(job: &Job, plan: &PodPlan) -> Vec<Usage> {
         limits.push(Usage { field: "activeDeadlineSeconds", used, limit });
     }
     limits
-}
-
-/// The reasons that active pods give for not starting.
-fn stuck(pods: &JobPods) -> Vec<Wait> {
-    let mut waits: Vec<Wait> = pods
-        .of_kind(Kind::Pending)
-        .filter_map(|pod| {
-            let waiting = pod.containers.iter().find_map(|each| each.waiting.as_deref());
-            match (waiting, &pod.node) {
-                (Some("ContainerCreating" | "PodInitializing"), _) | (None, Some(_)) => None,
-                (Some(reason), _) => {
-                    let text = format!("pod {} to start; it reports {reason}", pod.name);
-                    Some(Wait { code: Code::PodCannotStart, text })
-                }
-                (None, None) => {
-                    let text = format!("pod {} to be scheduled", pod.name);
-                    Some(Wait { code: Code::PodUnscheduled, text })
-                }
-            }
-        })
-        .collect();
-    waits.sort_by(|left, right| left.text.cmp(&right.text));
-    waits
 }
 
 fn entry(job: &Job, plan: &PodPlan, lists: &Lists<'_>, pod: &Arc<Pod>) -> PodEntry {

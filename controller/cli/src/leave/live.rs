@@ -79,11 +79,7 @@ pub(super) async fn read(
     }
     live.add("Namespace", list(client, "Namespace", "/api/v1/namespaces", "").await?);
     if let Some(lease) = &arguments.controller_lease.0 {
-        let path = format!(
-            "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}",
-            lease.namespace, lease.name
-        );
-        live.add("Lease", list(client, "Lease", &path, "").await?);
+        live.add("Lease", list(client, "Lease", &lease.path(), "").await?);
     }
     if arguments.scope == Scope::All {
         live.add("Node", list(client, "Node", "/api/v1/nodes", "").await?);

@@ -4,10 +4,10 @@ use epilogue_common::finding_code::FindingCode as Code;
 use jiff::Timestamp;
 
 use super::finding::{Finding, Omission};
-use super::lease::LeaseName;
 use super::scene::Scene;
 use super::{jobs, namespaces, nodes, pods, unprepared};
 use crate::kind::Kind;
+use crate::lease::LeaseName;
 
 /// All findings, by rule and subject. `lease` is the one that the controller of this project holds
 /// while it works, or `None` if it runs without one.

@@ -8,10 +8,10 @@ use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use jiff::Timestamp;
 
 use super::finding::{Finding, Rule};
-use super::lease::LeaseName;
 use super::scene::Scene;
 use super::times::is_overdue;
 use crate::kind::Kind;
+use crate::lease::{LeaseName, Setup, why_idle};
 use controller_core::managed_by::{MULTI_KUEUE, is_known, meant};
 use controller_core::view::{Job, Uid};
 
@@ -23,9 +23,12 @@ pub(super) fn findings(scene: &Scene, lease: Option<&LeaseName>, now: Timestamp)
     let owners = scene.pods.iter().filter_map(|pod| scene.view(pod)?.owner.as_ref());
     let served: HashSet<&Uid> = owners.map(|owner| &owner.uid).collect();
     let unserved = |job: &&Job| !served.contains(&job.uid);
+    let setup = scene.setup(lease);
     let mut found: Vec<Finding> =
-        open().filter(unserved).filter_map(|job| unserved_job(job, now)).collect();
-    let ours: Vec<&Job> = open().filter(|job| is_ours(job)).collect();
+        open().filter(unserved).filter_map(|job| unserved_job(job, &setup, now)).collect();
+    let runs_all = |job: &Job| setup.runs_unmanaged(&job.key.namespace) == Some(true);
+    let ours = |job: &&Job| is_ours(job) || job.is_managed_by_upstream() && runs_all(job);
+    let ours: Vec<&Job> = open().filter(ours).collect();
     if let Some(lease) = lease.filter(|_| !ours.is_empty() && scene.has_read(Kind::Lease)) {
         found.extend(without_leader(scene, lease, &ours, now));
     }
@@ -38,11 +41,12 @@ fn is_ours(job: &Job) -> bool {
 
 /// No controller has created a pod or written any status. Each one writes at least the start time
 /// or the condition `Suspended`; where there are pods, ours may do so a minute later.
-fn unserved_job(job: &Job, now: Timestamp) -> Option<Finding> {
+fn unserved_job(job: &Job, setup: &Setup, now: Timestamp) -> Option<Finding> {
     let created = job.created.filter(|created| is_overdue(*created, now))?;
     let touched = job.status.start_time.is_some()
         || job.status.conditions.as_ref().is_some_and(|all| !all.is_empty());
-    if touched || is_ours(job) {
+    let is_watched = setup.watches(&job.key.namespace);
+    if touched || is_ours(job) && is_watched {
         return None;
     }
     let found = |code: Code, problem: String| {
@@ -51,6 +55,21 @@ fn unserved_job(job: &Job, now: Timestamp) -> Option<Finding> {
     };
     let anew = "the field is immutable: save the Job, delete it, and create it again";
     let value = match job.spec.managed_by.as_deref() {
+        Some(MANAGED_BY) => {
+            let problem = not_watched(setup, &job.key.namespace);
+            let remedy = "run epilogue-controller without --namespace, or one more for this \
+                          namespace with a lease of its own";
+            return Some(found(Code::NamespaceNotWatched, problem).remedy(remedy));
+        }
+        None | Some(RESERVED_MANAGED_BY)
+            if setup.runs_unmanaged(&job.key.namespace) == Some(true) =>
+        {
+            let problem = "epilogue-controller runs all Jobs, as its lease says, and has not \
+                           written the status of this one";
+            let remedy = "see its log, and that kube-controller-manager runs without its Job \
+                          controller";
+            return Some(found(Code::JobNotTakenUp, problem.to_owned()).remedy(remedy));
+        }
         None | Some(RESERVED_MANAGED_BY) => {
             let problem = "no Job controller has written its status";
             return Some(found(Code::JobNotTakenUp, problem.to_owned()).remedy(
@@ -80,6 +99,12 @@ fn unserved_job(job: &Job, now: Timestamp) -> Option<Finding> {
     Some(found.remedy(format!("start the controller {value}")).remedy(remedy))
 }
 
+/// That the controller does not watch the namespace of its Job.
+pub(crate) fn not_watched(setup: &Setup, namespace: &str) -> String {
+    let watched = setup.namespaces.join(", ");
+    format!("epilogue-controller does not watch the namespace {namespace}; it watches {watched}")
+}
+
 /// Our controller works only while it holds its lease.
 fn without_leader(
     scene: &Scene,
@@ -88,16 +113,8 @@ fn without_leader(
     now: Timestamp,
 ) -> Option<Finding> {
     let lease = scene.lease(&name.namespace, &name.name);
-    if lease.is_some_and(|lease| lease.is_alive(now)) {
-        return None;
-    }
+    let why = why_idle(lease, now)?;
     let renewed = lease.and_then(|lease| lease.renew_time);
-    let held = lease.and_then(|lease| lease.holder_identity.as_deref());
-    let why = match held.filter(|holder| !holder.is_empty()) {
-        Some(holder) => format!("its last holder {holder} does not renew it"),
-        None if lease.is_some() => "it has no holder".to_owned(),
-        None => "it does not exist".to_owned(),
-    };
     let mut names: Vec<String> = jobs.iter().map(|job| job.key.to_string()).collect();
     names.sort();
     let more = names.len().saturating_sub(NAMED_MAX);

@@ -7,7 +7,6 @@
 mod finding;
 mod findings;
 mod jobs;
-mod lease;
 mod namespaces;
 mod node_check;
 mod node_event;
@@ -23,7 +22,7 @@ mod unprepared;
 
 pub(crate) use finding::{Finding, Omission, Rule};
 pub(crate) use findings::{findings, omissions};
-pub(crate) use lease::LeaseName;
+pub(crate) use jobs::not_watched;
 pub(crate) use node_check::NodeVerdict;
 pub(crate) use node_event::AGENT_REPORTER;
 pub(crate) use node_report::{NodeReport, node_report};

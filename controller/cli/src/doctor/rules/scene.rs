@@ -10,10 +10,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
-use super::lease::{LeaseName, LeaseSeen};
 use super::node_event::NodeEvent;
 use super::node_seen::NodeSeen;
 use crate::kind::Kind;
+use crate::lease::{LeaseName, LeaseSeen, Setup};
 use controller_core::batching::Batching;
 use controller_core::podgc::{NamespaceView, NodeView, Settings, StaleReset, Verdict, WireNode};
 use controller_core::state::{ClusterState, Event, Now};
@@ -163,6 +163,12 @@ impl Scene {
         self.leases.get(&key)
     }
 
+    /// How the controller with this lease runs; nothing is known without the lease.
+    pub(super) fn setup(&self, lease: Option<&LeaseName>) -> Setup {
+        let lease = lease.and_then(|name| self.leases.get(name));
+        lease.map(|lease| lease.setup.clone()).unwrap_or_default()
+    }
+
     /// Whether a mutating admission policy is bound by a binding of this name.
     pub(super) fn has_policy_binding(&self, name: &str) -> bool {
         self.policy_bindings.contains(name)
@@ -238,10 +244,7 @@ impl Scene {
     fn leases(&mut self, objects: Vec<Value>) -> Result<(), SceneError> {
         for object in objects {
             let meta: WireMeta = metadata(Kind::Lease, &object)?;
-            let spec = checked(Kind::Lease, &object, |mut object| match object["spec"].take() {
-                Value::Null => Ok(LeaseSeen::default()),
-                spec => serde_json::from_value(spec),
-            })?;
+            let spec = checked(Kind::Lease, &object, |object| LeaseSeen::read(&object))?;
             let name = LeaseName { namespace: meta.namespace, name: meta.name };
             self.leases.insert(name, spec);
         }

@@ -1,5 +1,6 @@
 //! Tests findings on clusters of a few objects.
 
+mod of_leases;
 mod of_one_node;
 mod unprepared;
 
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::dump::rules::redact;
 use crate::kind::Kind;
+use crate::lease::LeaseName;
 use crate::samples::{announces, at, boot, deleted, node, out_of_service, phase, pod, ready};
 use crate::samples::{start, target};
 

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::*;
 use crate::explain::rules::explain;
+use crate::lease::Controller;
 use controller_core::job::{Memory, Settings, SyncInput, Versions};
 use controller_core::job_pods::JobPods;
 use controller_core::view::{Interner, WireJob, WirePod};
@@ -341,6 +342,7 @@ fn a_job_is_explained_from_its_dump_as_from_its_cluster() {
                 counts_max: SignedDuration::ZERO,
             },
             None,
+            &Controller::NotRead,
         );
         serde_json::to_value(explanation).expect("must be JSON")
     };
@@ -426,9 +428,14 @@ fn the_small_kinds_are_kept_as_they_are_read() {
         "metadata": {"name": "b"}});
     assert_eq!(redact(&[binding]), [expected]);
     let spec = json!({"holderIdentity": "h", "leaseDurationSeconds": 15, "renewTime": "t"});
-    let lease = json!({"kind": "Lease", "metadata": metadata("l"), "spec": spec});
-    let expected = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": {"name": "l", "namespace": "work"}, "spec": spec});
+    let mut lease = json!({"kind": "Lease", "metadata": metadata("l"), "spec": spec});
+    let setup = json!({"epilogue.dev/version": "1", "epilogue.dev/manage-all-jobs": "true",
+                       "epilogue.dev/watch-namespace": "a", "epilogue.dev/mode": "off"});
+    for (name, value) in setup.as_object().expect("annotations") {
+        lease["metadata"]["annotations"][name] = value.clone();
+    }
+    let expected = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec,
+        "metadata": {"name": "l", "namespace": "work", "annotations": setup}});
     assert_eq!(redact(&[lease]), [expected]);
     let redacted = redact(&[event("epilogue.dev/agent", "Node")]);
     assert_eq!(redacted[0]["lastTimestamp"], "2026-11-21T09:00:00Z");

@@ -68,9 +68,15 @@ fn finished() -> Value {
 }
 
 fn explained(job: Value, pods: Vec<Value>) -> Explanation {
+    explained_by(job, pods, &Controller::WithoutLease)
+}
+
+fn explained_by(job: Value, pods: Vec<Value>, controller: &Controller) -> Explanation {
     let read = |pod: Value| WirePod::deserialize(pod).expect("must be a pod");
     let view = |pod: Value| Arc::new(read(pod).view(&mut Interner::default()));
     let pods: Vec<_> = pods.into_iter().map(view).collect();
+    let setup = controller.setup();
+    let runs_all = setup.and_then(|setup| setup.manage_all_jobs) == Some(true);
     let job = Arc::new(WireJob::parse(job).and_then(WireJob::view).expect("must be a Job"));
     explain(
         &SyncInput {
@@ -79,10 +85,11 @@ fn explained(job: Value, pods: Vec<Value>) -> Explanation {
             memory: &Memory::default(),
             seen: Versions::default(),
             now: start(),
-            settings: &Settings::default(),
+            settings: &Settings { manage_all_jobs: runs_all, ..Settings::default() },
             counts_max: SignedDuration::ZERO,
         },
         None,
+        controller,
     )
 }
 
@@ -121,6 +128,62 @@ fn a_misspelled_manager_is_a_question() {
     assert_eq!(waits(&of("example.com/other")), [expected]);
     let known = "kueue.x-k8s.io/multikueue";
     assert_eq!(waits(&of(known)), [format!("{known}, which spec.managedBy names")]);
+}
+
+/// A controller whose lease has these annotations and was renewed at this second.
+fn controller(annotations: &Value, renewed: i64) -> Controller {
+    let lease = json!({
+        "kind": "Lease",
+        "metadata": {"namespace": "a", "name": "b", "annotations": annotations},
+        "spec": {"holderIdentity": "c_1", "leaseDurationSeconds": 15, "renewTime": at(renewed)},
+    });
+    Controller::of("a/b".parse().ok().as_ref(), Some(&[lease])).expect("must be a lease")
+}
+
+#[test]
+fn the_lease_says_which_controller_runs_a_job_without_manager() {
+    let unmanaged = || spec(started(), &[("managedBy", json!(null))]);
+    let upstream = "kube-controller-manager's Job controller";
+    let doubt = "unless epilogue-controller runs with --manage-all-jobs: its lease";
+    let says_all = |all: &str| controller(&json!({"epilogue.dev/manage-all-jobs": all}), -5);
+    let table = [
+        (says_all("true"), "running", None),
+        (says_all("false"), "not managed by this controller", Some(upstream.to_owned())),
+        (
+            controller(&json!({}), -5),
+            "not managed by this controller",
+            Some(format!("{upstream}, {doubt} does not say")),
+        ),
+        (
+            Controller::NotRead,
+            "not managed by this controller",
+            Some(format!("{upstream}, {doubt} was not read")),
+        ),
+    ];
+    for (controller, state, wait) in table {
+        let found = explained_by(unmanaged(), Vec::new(), &controller);
+        assert_eq!((&*found.state, found.notes.len()), (state, 0));
+        assert_eq!(waits(&found).first().copied(), wait.as_deref());
+    }
+}
+
+#[test]
+fn where_no_controller_works_it_is_said_first() {
+    let dead = controller(&json!({}), -300);
+    let found = explained_by(started(), Vec::new(), &dead);
+    let expected = "no replica of epilogue-controller holds the lease a/b: its last holder c_1 \
+                    does not renew it";
+    assert_eq!(found.notes.iter().map(|it| &*it.text).collect::<Vec<_>>(), [expected]);
+    let text = crate::render::text(&found, crate::colour::Paint::Plain);
+    assert!(text.starts_with(expected), "{text}");
+    let others = spec(started(), &[("managedBy", "example.com/other".into())]);
+    for quiet in [finished(), others] {
+        assert!(explained_by(quiet, Vec::new(), &dead).notes.is_empty());
+    }
+    let elsewhere = controller(&json!({"epilogue.dev/watch-namespace": "x,y"}), -5);
+    let found = explained_by(started(), Vec::new(), &elsewhere);
+    let expected = "epilogue-controller does not watch the namespace ns; it watches x, y";
+    assert_eq!(found.notes.iter().map(|it| &*it.text).collect::<Vec<_>>(), [expected]);
 }
 
 #[test]
