@@ -10,7 +10,7 @@ use controller_core::job::{Memory, Settings, SyncInput, Versions};
 use controller_core::job_pods::JobPods;
 use jiff::{SignedDuration, Timestamp};
 
-use rules::warnings::warnings;
+use rules::Known;
 
 use crate::colour::Paint;
 use crate::doctor::{LEASE, Lease, lease};
@@ -115,9 +115,14 @@ fn answer(picture: &Picture, arguments: &Arguments, paint: Paint) -> anyhow::Res
         // What the next write shows, whenever it comes.
         counts_max: SignedDuration::ZERO,
     };
-    let warnings =
-        picture.events.as_deref().map(|events| warnings(events, picture.job.uid.as_str()));
-    let explanation = rules::explain(&input, warnings, &picture.controller);
+    let objects = picture.pod_objects.iter();
+    let known = Known {
+        job: &picture.job_object,
+        pods: objects.filter_map(|pod| Some((pod["metadata"]["uid"].as_str()?, pod))).collect(),
+        events: picture.events.as_deref(),
+        controller: &picture.controller,
+    };
+    let explanation = rules::explain(&input, &known);
     Ok(match arguments.output {
         Output::Text => render::text(&explanation, paint),
         Output::Json => serde_json::to_string_pretty(&explanation)?,

@@ -17,6 +17,7 @@ mod report;
 #[cfg(test)]
 mod samples;
 mod source;
+mod waits;
 
 use std::process::ExitCode;
 

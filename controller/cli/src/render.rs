@@ -1,5 +1,7 @@
 //! Formats an explanation as text for a terminal.
 
+use crate::explain::rules::ends::{End, Ends};
+use crate::explain::rules::remedies::Remedy;
 use crate::explain::rules::warnings::Warning;
 use crate::explain::rules::{Explanation, PodEntry, Wait};
 use epilogue_common::finding_code::{FindingCode, docs_line};
@@ -20,9 +22,17 @@ pub(crate) fn text(explanation: &Explanation, paint: Paint) -> String {
         paint.title(&format!("Job {}:", explanation.job)),
         suffix(explanation.code)
     ));
+    if let Some(Remedy { text, yaml }) = &explanation.remedy {
+        lines.push(format!("{} {text}", paint.title("To do:")));
+        lines.extend(yaml.iter().flat_map(|yaml| yaml.lines().map(|line| format!("  {line}"))));
+    }
     let waits =
         explanation.waits_for.iter().map(|wait| wait.text.clone() + &suffix(Some(wait.code)));
     section(&mut lines, paint, "Waits for", waits);
+    section(&mut lines, paint, "Ends", ends(&explanation.ends));
+    let annotations = explanation.annotations.iter();
+    let annotations = annotations.map(|it| it.text.clone() + &suffix(Some(it.code)));
+    section(&mut lines, paint, "Annotations", annotations);
     let unread = explanation.warnings.is_none().then(|| "events were not read".to_owned());
     let warnings = explanation.warnings.iter().flatten().map(warning).chain(unread);
     section(&mut lines, paint, "Warnings", warnings);
@@ -36,7 +46,12 @@ pub(crate) fn text(explanation: &Explanation, paint: Paint) -> String {
     if let Some(ms) = explanation.wakes_up_in_ms {
         lines.push(String::new());
         let (seconds, tenths) = (ms / 1000, ms % 1000 / 100);
-        lines.push(format!("Without any event it is synced again in {seconds}.{tenths} s."));
+        let at = explanation.wakes_up_at.map(|at| at.strftime(", at %Y-%m-%dT%H:%M:%SZ"));
+        let at = at.map(|at| at.to_string()).unwrap_or_default();
+        let why = explanation.wakes_up_for.map(|why| format!(": {why}")).unwrap_or_default();
+        lines.push(format!(
+            "Without any event it is synced again in {seconds}.{tenths} s{at}{why}."
+        ));
     }
     let first = |waits: &[Wait]| waits.first().map(|wait| wait.code);
     let codes = [explanation.code, first(&explanation.waits_for), first(&explanation.notes)];
@@ -46,6 +61,21 @@ pub(crate) fn text(explanation: &Explanation, paint: Paint) -> String {
         lines.push(docs_line());
     }
     lines.join("\n")
+}
+
+/// When, how and why each pod ended and what it counted as; then how many more did.
+fn ends(ends: &Ends) -> impl Iterator<Item = String> {
+    let line = |end: &End| {
+        let at = end.at.map(|at| at.strftime("%Y-%m-%dT%H:%M:%SZ  ").to_string());
+        let counted = end.counted.unwrap_or("not counted yet");
+        format!("{}{}  ({}; {counted})", at.unwrap_or_default(), end.says, end.cause)
+    };
+    let more = match (ends.more, ends.last.len()) {
+        (0, _) => None,
+        (more, 0) => Some(format!("{more}, of which only the number is known")),
+        (more, _) => Some(format!("and {more} more, of which only the number is known")),
+    };
+    ends.last.iter().map(line).chain(more).collect::<Vec<_>>().into_iter()
 }
 
 /// A reason, how often and when it was last seen, and the message.
@@ -119,6 +149,11 @@ mod tests {
             }],
             warnings: Some(Vec::new()),
             limits: Vec::new(),
+            remedy: None,
+            ends: Ends::default(),
+            annotations: Vec::new(),
+            wakes_up_at: None,
+            wakes_up_for: None,
             pods: Vec::new(),
             next_sync: Vec::new(),
             next_status: None,

@@ -23,6 +23,9 @@ use crate::read::kinds;
 pub(crate) struct Picture {
     pub(crate) job: Arc<Job>,
     pub(crate) pods: Vec<Arc<Pod>>,
+    /// The same, as the API gives them.
+    pub(crate) job_object: Value,
+    pub(crate) pod_objects: Vec<Value>,
     /// Events, among them those about the Job; `None` if they could not be read.
     pub(crate) events: Option<Vec<Value>>,
     /// What its lease says of the controller.
@@ -114,7 +117,17 @@ pub(crate) async fn cluster(
     let pods = pods["items"].as_array().cloned().unwrap_or_default();
     let path = format!("/api/v1/namespaces/{namespace}/events");
     let about = format!("involvedObject.kind=Job,involvedObject.name={name}");
-    let events = list(&client, Kind::Event.name(), &path, &about).await?;
+    let mut events = list(&client, Kind::Event.name(), &path, &about).await?;
+    // Only events say which volume a pod waits for.
+    let starts =
+        |pod: &Value| pod["status"]["phase"] == "Pending" && pod["spec"]["nodeName"].is_string();
+    if let Some(events) = events.as_mut().filter(|_| pods.iter().any(starts)) {
+        for reason in ["FailedMount", "FailedAttachVolume"] {
+            let of_pods = format!("involvedObject.kind=Pod,reason={reason}");
+            let found = list(&client, Kind::Event.name(), &path, &of_pods).await?;
+            events.extend(found.into_iter().flatten());
+        }
+    }
     let controller = controller(&client, lease).await?;
     picture(job, pods, events, controller)
 }
@@ -231,10 +244,12 @@ fn picture(
     controller: Controller,
 ) -> Result<Picture, SourceError> {
     let bad_job = |error| SourceError::Object("Job", error);
+    let job_object = job.clone();
     let job = WireJob::parse(job).and_then(WireJob::view).map_err(bad_job)?;
     let mut interner = Interner::default();
-    let pods = pods
-        .into_iter()
+    let pod_objects = pods;
+    let pods = pod_objects
+        .iter()
         .map(|pod| WirePod::deserialize(pod).map(|wire| wire.view(&mut interner)))
         .filter(|pod| {
             let may_be_ours = |pod: &Pod| pod.owner.is_none() || pod.is_owned_by(&job.uid);
@@ -243,7 +258,7 @@ fn picture(
         .map(|pod| pod.map(Arc::new))
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| SourceError::Object("Pod", error))?;
-    Ok(Picture { job: Arc::new(job), pods, events, controller })
+    Ok(Picture { job: Arc::new(job), pods, job_object, pod_objects, events, controller })
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
 //! Explains a Job to people: what each pod counts as and why, what the Job waits for, and what the
 //! next sync would do.
 
+pub(crate) mod ends;
+pub(crate) mod remedies;
 #[cfg(test)]
 mod tests;
 mod waits;
 pub(crate) mod warnings;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use controller_core::job::{
@@ -19,11 +21,15 @@ use controller_core::view::{Job, Phase, Pod, Uid};
 use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::disruption_reason::{LOST_BY_NODE, REJECTED_BY_KUBELET};
 use epilogue_common::names::job_option::{DISRUPTION_LIMIT, PENDING_TIMEOUT};
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Serialize;
+use serde_json::Value;
 
-use waits::{notes, stuck, wait};
-use warnings::Warning;
+use ends::{Ends, ends};
+use remedies::{Remedy, remedy};
+use waits::{notes, unknown_annotations, waits, wake_up};
+use warnings::{Warning, warnings};
 
 use crate::lease::Controller;
 
@@ -42,8 +48,14 @@ pub(crate) struct Explanation {
     pub(crate) state: String,
     /// The code of the state; `None` while it runs.
     pub(crate) code: Option<Code>,
+    /// What to do about its failure.
+    pub(crate) remedy: Option<Remedy>,
     /// What it waits for, the most important first.
     pub(crate) waits_for: Vec<Wait>,
+    /// How its pods ended.
+    pub(crate) ends: Ends,
+    /// Annotations of it that have no effect.
+    pub(crate) annotations: Vec<Wait>,
     /// The Warning events about it, the latest first; `None` if they could not be read.
     pub(crate) warnings: Option<Vec<Warning>>,
     /// Its limits and how much of each is used up.
@@ -58,6 +70,28 @@ pub(crate) struct Explanation {
     pub(crate) released_pods: Vec<String>,
     /// In how many milliseconds the next sync comes without any event.
     pub(crate) wakes_up_in_ms: Option<i64>,
+    /// When that is.
+    pub(crate) wakes_up_at: Option<Timestamp>,
+    /// What it comes for, if that is known.
+    pub(crate) wakes_up_for: Option<&'static str>,
+}
+
+/// What is known besides the input of a sync.
+pub(crate) struct Known<'a> {
+    /// The Job as the API gives it.
+    pub(crate) job: &'a Value,
+    /// The pods as the API gives them, by UID.
+    pub(crate) pods: HashMap<&'a str, &'a Value>,
+    /// Events about the Job and its pods; `None` if they could not be read.
+    pub(crate) events: Option<&'a [Value]>,
+    /// What its lease says of the controller.
+    pub(crate) controller: &'a Controller,
+}
+
+impl Known<'_> {
+    fn pod(&self, pod: &Pod) -> &Value {
+        self.pods.get(pod.uid.as_str()).copied().unwrap_or(&Value::Null)
+    }
 }
 
 /// One thing that the Job waits for.
@@ -130,11 +164,7 @@ impl<'a> Lists<'a> {
 }
 
 /// Explains a Job from what one sync would see.
-pub(crate) fn explain(
-    input: &SyncInput<'_>,
-    warnings: Option<Vec<Warning>>,
-    controller: &Controller,
-) -> Explanation {
+pub(crate) fn explain(input: &SyncInput<'_>, known: &Known<'_>) -> Explanation {
     let plan = plan_pods(input);
     // A sync that sets DisruptionTarget counts nothing.
     let marks = matches!(plan.pods, PodStage::MarkFaults(_));
@@ -146,15 +176,19 @@ pub(crate) fn explain(
     let mut pods: Vec<PodEntry> =
         shown(input, &plan).into_iter().map(|pod| entry(input.job, &plan, &lists, pod)).collect();
     pods.sort_by(|left, right| left.name.cmp(&right.name));
-    let own = plan.waits_for.iter().map(|it| wait(input, it, controller));
+    let ends = ends(input, known.events.unwrap_or_default());
     let (state, code) = state(input.job, &plan);
+    let (state, remedy) = failure(input.job, known, &ends).unwrap_or((state, None));
     Explanation {
         job: input.job.key.to_string(),
-        notes: notes(input, controller),
+        notes: notes(input, known.controller),
         state,
         code,
-        waits_for: own.chain(stuck(&plan.facts.census.pods)).collect(),
-        warnings,
+        remedy,
+        waits_for: waits(input, &plan, known),
+        ends,
+        annotations: unknown_annotations(known.job),
+        warnings: known.events.map(|events| warnings(events, input.job.uid.as_str())),
         limits: match plan.skip {
             None => limits(input.job, &plan),
             Some(_) => counted_limits(input.job),
@@ -169,6 +203,8 @@ pub(crate) fn explain(
         wakes_up_in_ms: plan
             .requeue_after
             .map(|after| i64::try_from(after.as_millis()).unwrap_or(i64::MAX)),
+        wakes_up_at: plan.requeue_after.and_then(|it| input.now.saturating_add(it).ok()),
+        wakes_up_for: wake_up(input, &plan),
     }
 }
 
@@ -178,6 +214,20 @@ fn shown<'a>(input: &SyncInput<'a>, plan: &'a PodPlan) -> Vec<&'a Arc<Pod>> {
         return plan.facts.census.pods.iter().collect();
     }
     input.pods.iter().collect()
+}
+
+/// The state of a failed Job, with its cause, and what to do. Upstream's own message has no cause.
+fn failure(job: &Job, known: &Known<'_>, ends: &Ends) -> Option<(String, Option<Remedy>)> {
+    let mut conditions = job.status.conditions.iter().flatten();
+    let failed = conditions.find(|each| each.status == "True" && each.type_ == "Failed")?;
+    let reason = failed.reason.as_deref().unwrap_or_default();
+    let message = failed.message.as_deref().unwrap_or_default();
+    let mut counted = ends.last.iter().filter(|end| end.is_counted());
+    let cause = match counted.next() {
+        Some(end) if !message.contains("pod ") => format!("; {}", end.says),
+        _ => String::new(),
+    };
+    Some((format!("Failed: {reason}: {message}{cause}"), remedy(known.job, reason, ends)))
 }
 
 fn state(job: &Job, plan: &PodPlan) -> (String, Option<Code>) {

@@ -290,7 +290,7 @@ fn start_failed(
 }
 
 /// What a pod waits for that has not begun: its scheduler's or its kubelet's reason.
-pub(super) fn pending_reason(pod: &Pod) -> Option<&str> {
+pub fn pending_reason(pod: &Pod) -> Option<&str> {
     let waiting = pod.containers.iter().find_map(|each| each.waiting.as_deref());
     let waiting =
         waiting.filter(|reason| !["ContainerCreating", "PodInitializing"].contains(reason));
@@ -324,7 +324,11 @@ fn signal(code: i32) -> Option<&'static str> {
 
 /// Text of others, bounded and without control characters.
 pub(super) fn clean(text: &str) -> String {
+    plain(text, REASON_MAX)
+}
+
+/// At most this many characters of a text of others, without control characters.
+pub fn plain(text: &str, max: usize) -> String {
     let is_plain = |each: char| each.is_ascii_graphic() || each == ' ';
-    let plain = text.chars().map(|each| if is_plain(each) { each } else { '?' });
-    plain.take(REASON_MAX).collect()
+    text.chars().map(|each| if is_plain(each) { each } else { '?' }).take(max).collect()
 }

@@ -35,7 +35,7 @@ pub use body::{
     Body, claim_patch, delete_options, fail_pending_patch, mark_fault_patch,
     remove_finalizer_patch, status_body, strip_patch, whole_status_body,
 };
-pub use cause::{Cause, Ending};
+pub use cause::{Cause, Ending, pending_reason, plain};
 pub use census::{Census, Uncounted, counts_as_failure, failure_action, has_valid_index};
 pub use ends::Ends;
 pub use facts::{Facts, Indexes};

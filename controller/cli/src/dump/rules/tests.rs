@@ -1,5 +1,6 @@
 //! Tests what a dump holds, on objects with a token of its own in each text.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use epilogue_common::names::{job_option, node};
@@ -11,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::*;
-use crate::explain::rules::explain;
+use crate::explain::rules::{Known, explain};
 use crate::lease::Controller;
 use controller_core::job::{Memory, Settings, SyncInput, Versions};
 use controller_core::job_pods::JobPods;
@@ -341,8 +342,12 @@ fn a_job_is_explained_from_its_dump_as_from_its_cluster() {
                 settings: &Settings::default(),
                 counts_max: SignedDuration::ZERO,
             },
-            None,
-            &Controller::NotRead,
+            &Known {
+                job: &Value::Null,
+                pods: HashMap::new(),
+                events: None,
+                controller: &Controller::NotRead,
+            },
         );
         serde_json::to_value(explanation).expect("must be JSON")
     };

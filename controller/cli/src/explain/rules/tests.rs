@@ -1,5 +1,7 @@
 //! Tests what a person reads of a Job.
 
+mod of_causes;
+
 use controller_core::job::{Memory, Settings, Versions};
 use controller_core::job_pods::JobPods;
 use controller_core::view::{Interner, WireJob, WirePod};
@@ -72,12 +74,33 @@ fn explained(job: Value, pods: Vec<Value>) -> Explanation {
 }
 
 fn explained_by(job: Value, pods: Vec<Value>, controller: &Controller) -> Explanation {
-    let read = |pod: Value| WirePod::deserialize(pod).expect("must be a pod");
-    let view = |pod: Value| Arc::new(read(pod).view(&mut Interner::default()));
-    let pods: Vec<_> = pods.into_iter().map(view).collect();
+    explained_with(job, pods, None, controller)
+}
+
+fn explained_with(
+    object: Value,
+    objects: Vec<Value>,
+    events: Option<&[Value]>,
+    controller: &Controller,
+) -> Explanation {
+    let mut interner = Interner::default();
+    let mut read = |pod: &Value| {
+        let pod = WirePod::deserialize(pod).expect("must be a pod");
+        Arc::new(pod.view(&mut interner))
+    };
+    let pods: Vec<_> = objects.iter().map(&mut read).collect();
+    let uid = |pod: Value| (pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned(), pod);
+    let (object, objects): (Value, Vec<_>) = (object, objects.into_iter().map(uid).collect());
     let setup = controller.setup();
     let runs_all = setup.and_then(|setup| setup.manage_all_jobs) == Some(true);
-    let job = Arc::new(WireJob::parse(job).and_then(WireJob::view).expect("must be a Job"));
+    let job = WireJob::parse(object.clone()).and_then(WireJob::view).expect("must be a Job");
+    let job = Arc::new(job);
+    let known = Known {
+        job: &object,
+        pods: objects.iter().map(|(uid, pod)| (&**uid, pod)).collect(),
+        events,
+        controller,
+    };
     explain(
         &SyncInput {
             job: &job,
@@ -88,8 +111,7 @@ fn explained_by(job: Value, pods: Vec<Value>, controller: &Controller) -> Explan
             settings: &Settings { manage_all_jobs: runs_all, ..Settings::default() },
             counts_max: SignedDuration::ZERO,
         },
-        None,
-        controller,
+        &known,
     )
 }
 
