@@ -59,6 +59,13 @@ const NODE_TOOLS: [Tool; 7] = [
     node_tool("systemd-nspawn", "systemd-container"),
 ];
 
+/// The program that opens pages without a screen.
+const BROWSER: Tool = Tool {
+    program: "chromium-headless-shell",
+    source: Source::Apt("chromium-headless-shell"),
+    needed_for: "checking the page of kubectl epilogue report",
+};
+
 const fn node_tool(program: &'static str, package: &'static str) -> Tool {
     Tool { program, source: Source::Apt(package), needed_for: "a real node in a virtual machine" }
 }
@@ -71,6 +78,11 @@ pub async fn ensure() -> Result<(), LabError> {
 /// Ensures the tools that only a real node needs, [`crate::vm`].
 pub async fn ensure_for_nodes() -> Result<(), LabError> {
     ensure_all(&NODE_TOOLS).await
+}
+
+/// Ensures a browser.
+pub async fn ensure_for_pages() -> Result<(), LabError> {
+    ensure_all(&[BROWSER]).await
 }
 
 async fn ensure_all(tools: &[Tool]) -> Result<(), LabError> {

@@ -83,7 +83,7 @@ async fn run_selected(arguments: &Arguments) -> anyhow::Result<Report> {
     let head = std::fs::read_to_string(&head).with_context(|| head.display().to_string())?;
     let names = Names::new(&metadata, &selection::modules(&head))?;
     let selection = names.select(&arguments.filters);
-    let (programs, kit) = prepare(&names, &selection, &metadata, arguments.kubernetes).await?;
+    let (programs, kit) = prepare(&names, &selection, &metadata, arguments).await?;
     let mut tests = Tests::list(programs, &selection).await?;
     let found: Vec<&str> = tests.names().collect();
     let unmatched = selection.unmatched(&found);
@@ -115,8 +115,9 @@ async fn prepare(
     names: &Names,
     selection: &Selection,
     metadata: &serde_json::Value,
-    version: Version,
+    arguments: &Arguments,
 ) -> anyhow::Result<(Vec<Program>, Option<Kit>)> {
+    let &Arguments { kubernetes: version, all, .. } = arguments;
     let (labs, suites) = (LabDir::of_workspace(), names.suites(selection));
     let needs_node = suites.iter().any(Suite::needs_node);
     let mut go_programs = Vec::new();
@@ -150,6 +151,12 @@ async fn prepare(
             && let Err(missing) = debian::ensure(debian::PROMTOOL, &labs.promtool()).await
         {
             // Its test counts as not run.
+            eprintln!("{missing}");
+        }
+        if all
+            && suites.iter().any(Suite::needs_browser)
+            && let Err(missing) = tools::ensure_for_pages().await
+        {
             eprintln!("{missing}");
         }
         let packages = programs::package_names(metadata);

@@ -29,6 +29,8 @@ const HEIGHT: i64 = 180;
 /// Room for each of the times below the bars.
 const LABEL: i64 = 96;
 const BAR_MAX: i64 = 44;
+/// A line around each bar takes a third of it.
+const BAR_MIN: i64 = 3;
 
 /// The causes with their colours, the most frequent first. All further ones share the last colour.
 pub(super) fn colours(ends: &Ends) -> BTreeMap<&str, usize> {
@@ -128,7 +130,7 @@ pub(super) fn timeline(report: &Report, colours: &BTreeMap<&str, usize>) -> Stri
     let mut below: BTreeMap<i64, i64> = BTreeMap::new();
     for ((column, colour), (ends, causes)) in &bars {
         let base = below.entry(*column).or_default();
-        let height = scaled(*ends, top).max(1).min(HEIGHT - *base);
+        let height = scaled(*ends, top).max(BAR_MIN).min(HEIGHT - *base);
         *base += height;
         let room = axis.x(column + 1) - axis.x(*column);
         let width = (room - 2).clamp(2, BAR_MAX);
@@ -185,7 +187,9 @@ pub(super) fn worst<'a>(
     colours: &BTreeMap<&str, usize>,
 ) -> String {
     const ROW: i64 = 24;
-    const NAME: i64 = 300;
+    const NAME: i64 = 400;
+    /// So many of the widest letter fit.
+    const NAME_MAX: usize = 40;
     const NUMBER: i64 = 60;
     let rows: Vec<_> = rows.take(WORST_MAX).collect();
     let sum = |causes: &BTreeMap<String, u64>| {
@@ -201,7 +205,7 @@ pub(super) fn worst<'a>(
             svg,
             "<text x=\"0\" y=\"{}\">{}<title>{}</title></text>",
             y + 16,
-            escaped(&short(name, 42)),
+            escaped(&short(name, NAME_MAX)),
             escaped(name)
         );
         let mut parts: Vec<_> = causes.iter().collect();

@@ -26,14 +26,14 @@ const STYLE: &str = "\
 body{margin:0 auto;max-width:70rem;padding:1.5rem;background:var(--bg);color:var(--fg);\
 font:15px/1.5 system-ui,sans-serif}\
 h1{font-size:1.5rem;margin:0 0 .25rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}\
-p{margin:.25rem 0}.soft{color:var(--soft)}\
+p{margin:.25rem 0;overflow-wrap:anywhere}.soft{color:var(--soft)}\
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(13rem,1fr));gap:.75rem;\
 margin:1rem 0}\
 .card{background:var(--card);border:1px solid var(--line);border-radius:6px;padding:.75rem}\
 .card b{display:block;font-size:1.6rem}\
 table{border-collapse:collapse;width:100%;font-size:.875rem}\
 th,td{text-align:left;vertical-align:top;padding:.3rem .6rem .3rem 0;\
-border-bottom:1px solid var(--line);overflow-wrap:break-word}td:first-child code{display:block}\
+border-bottom:1px solid var(--line);overflow-wrap:anywhere}td:first-child code{display:block}\
 td.n,th.n{text-align:right}td.n,th.n,td.t{white-space:nowrap}code{font-size:.85em}\
 svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}\
 svg text.on{fill:var(--bg);font-weight:600}\

@@ -77,6 +77,11 @@ impl Suite {
         self.package == "epilogue-deploy" && self.name.as_deref() == Some("monitoring")
     }
 
+    /// Whether its tests check pages in a browser; all of them are rare.
+    pub(super) fn needs_browser(&self) -> bool {
+        self.package == "kubectl-epilogue" && self.name.as_deref() == Some("report_page")
+    }
+
     /// Whether its tests start real nodes.
     pub(super) fn needs_node(&self) -> bool {
         self.package == LAB && self.name.as_deref() == Some(NODE)
