@@ -21,6 +21,7 @@ mod refusals;
 mod replacement;
 mod status;
 mod suspension;
+mod waits;
 mod warnings;
 
 use lab::bed::Bed;

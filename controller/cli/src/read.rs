@@ -62,10 +62,16 @@ fn paths(scope: &Scope<'_>) -> Vec<(Kind, String, String)> {
                 (Kind::PolicyBinding, format!("{POLICIES}/{version}/{BINDINGS}"), all())
             }));
             paths.extend(lease.map(|lease| (Kind::Lease, lease.path(), all())));
+            // What keeps pods of Jobs from being made, and from starting.
+            let about = ["kind=Job,reason=FailedCreate", "kind=Pod,reason=FailedMount"].into_iter();
+            paths.extend(about.map(|about| {
+                (Kind::Event, format!("/api/v1/{of}events"), format!("involvedObject.{about}"))
+            }));
             paths
         }
         Scope::Dump { namespace, lease } => {
             let mut paths = paths(&Scope::Namespace { namespace: *namespace, lease: *lease });
+            paths.retain(|(kind, ..)| *kind != Kind::Event);
             let events = events(*namespace).into_iter();
             paths.extend(events.map(|(path, query)| (Kind::Event, path, query)));
             paths

@@ -2,7 +2,7 @@
 //! `doctor` print it. Pure.
 
 use controller_core::job::{pending_reason, plain};
-use controller_core::view::{Job, Pod};
+use controller_core::view::{Job, Phase, Pod};
 use epilogue_common::finding_code::FindingCode as Code;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -13,8 +13,10 @@ use crate::kind::Kind;
 const MESSAGE_MAX: usize = 400;
 /// A controller tries again before this is over; an older refusal says nothing about now.
 const REFUSAL_MAX: SignedDuration = SignedDuration::from_mins(15);
+/// The kubelet tries again before this is over; an older failure to mount may be mended.
+const MOUNT_MAX: SignedDuration = SignedDuration::from_mins(5);
 /// The event of a pod that could not be created.
-const FAILED_CREATE: &str = "FailedCreate";
+pub(crate) const FAILED_CREATE: &str = "FailedCreate";
 
 /// Why something does not go on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,14 +112,18 @@ fn refused(message: Option<&str>) -> Obstacle {
     Obstacle { code: Code::PodsRefused, needs }
 }
 
-/// Why a pod does not start; `None` if nothing keeps it, as far as is known. `object` is the pod as
-/// the API gives it.
+/// Why an active pod does not start; `None` if nothing keeps it, as far as is known. `object` is
+/// the pod as the API gives it.
 pub(crate) fn of_pod<'a>(
     pod: &Pod,
     object: &Value,
     events: impl IntoIterator<Item = &'a Value>,
+    now: Timestamp,
 ) -> Option<Obstacle> {
     let reason = pending_reason(pod);
+    if !pod.is_active() || pod.phase != Phase::Pending && reason.is_none() {
+        return None;
+    }
     if pod.node.is_none() {
         let words = unscheduled(object).or(reason).map(|text| plain(text, MESSAGE_MAX));
         let words = words.map(|words| format!(": {words}")).unwrap_or_default();
@@ -126,7 +132,7 @@ pub(crate) fn of_pod<'a>(
             needs: format!("to be scheduled{words}"),
         });
     }
-    let Some(reason) = reason else { return mount(pod, events) };
+    let Some(reason) = reason else { return mount(pod, events, now) };
     let (code, what) = match reason {
         "ErrImagePull"
         | "ImagePullBackOff"
@@ -161,11 +167,17 @@ fn waiting_message<'a>(pod: &'a Value, reason: &str) -> Option<&'a str> {
     it["message"].as_str().filter(|text| !text.is_empty())
 }
 
-/// A volume that could not be mounted or attached, by an event about the pod.
-fn mount<'a>(pod: &Pod, events: impl IntoIterator<Item = &'a Value>) -> Option<Obstacle> {
+/// A volume that could not be mounted or attached lately, by an event about the pod.
+fn mount<'a>(
+    pod: &Pod,
+    events: impl IntoIterator<Item = &'a Value>,
+    now: Timestamp,
+) -> Option<Obstacle> {
     let of_pod = events.into_iter().filter(|event| {
         let reason = event["reason"].as_str().unwrap_or_default();
+        let age = times(event).map(|(_, last)| now.duration_since(last));
         matches!(reason, "FailedMount" | "FailedAttachVolume")
+            && age.is_some_and(|age| age <= MOUNT_MAX)
             && is_about(event, Kind::Pod.name(), pod.uid.as_str())
     });
     let last = of_pod.max_by_key(|event| times(event).map(|(_, last)| last))?;

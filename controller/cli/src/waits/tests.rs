@@ -91,6 +91,8 @@ fn a_pod_names_what_it_lacks_in_the_words_of_scheduler_and_kubelet() {
     let unscheduled = json!({"phase": "Pending", "conditions": [{
         "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
         "message": "0/3 nodes are available: 3 Insufficient cpu."}]});
+    let mut restarts = waiting("CrashLoopBackOff", "back-off 5m0s");
+    restarts["phase"] = "Running".into();
     let table = [
         (
             (unscheduled, None),
@@ -114,24 +116,31 @@ fn a_pod_names_what_it_lacks_in_the_words_of_scheduler_and_kubelet() {
             Code::PodCannotStart,
             "to start; it reports CreateContainerError",
         ),
+        (
+            (restarts, Some("n")),
+            Code::PodCannotStart,
+            "to start; it reports CrashLoopBackOff: back-off 5m0s",
+        ),
     ];
     for ((status, node), code, needs) in table {
         let (view, object) = pod(&status, node);
         let expected = Obstacle { code, needs: needs.to_owned() };
-        assert_eq!(of_pod(&view, &object, []), Some(expected));
+        assert_eq!(of_pod(&view, &object, [], start()), Some(expected));
     }
 }
 
 #[test]
 fn a_volume_is_known_by_the_event_and_a_pod_that_starts_lacks_nothing() {
     let (view, object) = pod(&waiting("ContainerCreating", ""), Some("n"));
-    assert_eq!(of_pod(&view, &object, []), None);
+    assert_eq!(of_pod(&view, &object, [], start()), None);
     let event = json!({
         "kind": "Event", "reason": "FailedMount", "lastTimestamp": at(0),
         "message": "MountVolume.SetUp failed for volume \"v\" : secret \"s\" not found",
         "involvedObject": {"kind": "Pod", "uid": "p"},
     });
-    let found = of_pod(&view, &object, [&event]).expect("a volume is missing");
+    let later = start() + SignedDuration::from_mins(6);
+    assert_eq!(of_pod(&view, &object, [&event], later), None, "it may be mended");
+    let found = of_pod(&view, &object, [&event], start()).expect("a volume is missing");
     assert_eq!(found.code, Code::VolumeOrConfigMissing);
     assert!(found.needs.starts_with("to get its volumes: MountVolume.SetUp failed"), "{found:?}");
 }

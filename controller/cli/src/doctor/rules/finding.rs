@@ -40,6 +40,8 @@ pub(crate) enum Rule {
     LeftoverFinalizer,
     /// A Job that no controller serves.
     UnservedJob,
+    /// A Job that waits for what only people can change.
+    WaitingJob,
     /// A label of a namespace that changes nothing.
     LabelWithoutEffect,
     /// A live pod with a `DisruptionTarget` condition that is wrong.

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::finding::{Finding, Omission};
 use super::scene::Scene;
-use super::{jobs, namespaces, nodes, pods, unprepared};
+use super::{jobs, namespaces, nodes, pods, unprepared, waiting};
 use crate::kind::Kind;
 use crate::lease::LeaseName;
 
@@ -14,6 +14,7 @@ use crate::lease::LeaseName;
 pub(crate) fn findings(scene: &Scene, lease: Option<&LeaseName>, now: Timestamp) -> Vec<Finding> {
     let mut found = pods::findings(scene, now);
     found.extend(jobs::findings(scene, lease, now));
+    found.extend(waiting::findings(scene, now));
     found.extend(namespaces::findings(scene));
     found.extend(nodes::findings(scene, now));
     found.extend(unprepared::findings(scene));
@@ -27,6 +28,7 @@ pub(crate) fn omissions(scene: &Scene) -> Vec<Omission> {
         (Kind::Pod, Code::PodsNotRead, "stuck pods, finalizers, DisruptionTarget"),
         (Kind::Job, Code::JobsNotRead, "finalizers, Jobs without a controller"),
         (Kind::Node, Code::NodesNotRead, "whether pods' nodes exist and report"),
+        (Kind::Event, Code::EventsNotRead, "what refuses pods, and missing volumes"),
         (Kind::Lease, Code::LeasesNotRead, "whether the controller and the kubelets run"),
         (Kind::Namespace, Code::NamespacesNotRead, "force-fail-after of namespaces"),
     ];

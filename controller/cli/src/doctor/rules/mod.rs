@@ -19,6 +19,7 @@ mod scene;
 mod tests;
 mod times;
 mod unprepared;
+mod waiting;
 
 pub(crate) use finding::{Finding, Omission, Rule};
 pub(crate) use findings::{findings, omissions};

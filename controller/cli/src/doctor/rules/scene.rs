@@ -14,6 +14,7 @@ use super::node_event::NodeEvent;
 use super::node_seen::NodeSeen;
 use crate::kind::Kind;
 use crate::lease::{LeaseName, LeaseSeen, Setup};
+use crate::waits::{FAILED_CREATE, Obstacle, of_pod};
 use controller_core::batching::Batching;
 use controller_core::podgc::{NamespaceView, NodeView, Settings, StaleReset, Verdict, WireNode};
 use controller_core::state::{ClusterState, Event, Now};
@@ -41,6 +42,8 @@ pub(crate) struct Scene {
     pub(super) jobs: HashMap<Uid, Arc<Job>>,
     pub(super) nodes: BTreeMap<String, NodeSeen>,
     pub(super) events: Vec<NodeEvent>,
+    /// The events of pods that could not be created.
+    pub(super) refusals: Vec<Value>,
     /// The labels by which namespaces opt in: namespace, label, value.
     pub(super) opt_ins: Vec<(String, &'static str, String)>,
     policy_bindings: BTreeSet<String>,
@@ -54,6 +57,8 @@ pub(super) struct PodSeen {
     pub(super) uid: Uid,
     pub(super) finalizers: Vec<String>,
     pub(super) is_agent: bool,
+    /// What keeps it from starting.
+    pub(super) obstacle: Option<Obstacle>,
 }
 
 /// The pod of a node's agent.
@@ -98,6 +103,7 @@ impl Scene {
             jobs: HashMap::new(),
             nodes: BTreeMap::new(),
             events: Vec::new(),
+            refusals: Vec::new(),
             opt_ins: Vec::new(),
             policy_bindings: BTreeSet::new(),
             leases: BTreeMap::new(),
@@ -112,8 +118,8 @@ impl Scene {
         let mut take = |kind| of_kind.remove(&kind).unwrap_or_default();
         scene.namespaces(take(Kind::Namespace), now)?;
         // Nodes come before pods, so that no pod counts as deleted in another boot.
-        let (nodes, pods) = (take(Kind::Node), take(Kind::Pod));
-        scene.nodes_and_pods(nodes, pods, now)?;
+        let (nodes, pods, events) = (take(Kind::Node), take(Kind::Pod), take(Kind::Event));
+        scene.nodes_and_pods(nodes, pods, &events, now)?;
         for object in take(Kind::Job) {
             let job = checked(Kind::Job, &object, |object| WireJob::parse(object)?.view())?;
             let job = Arc::new(job);
@@ -121,7 +127,10 @@ impl Scene {
             scene.jobs.insert(job.uid.clone(), job);
         }
         scene.leases(take(Kind::Lease))?;
-        for object in take(Kind::Event) {
+        for object in events {
+            if object["reason"] == FAILED_CREATE {
+                scene.refusals.push(object.clone());
+            }
             scene.events.push(checked(Kind::Event, &object, serde_json::from_value)?);
         }
         for object in take(Kind::PolicyBinding) {
@@ -198,6 +207,7 @@ impl Scene {
         &mut self,
         nodes: Vec<Value>,
         pods: Vec<Value>,
+        events: &[Value],
         now: Timestamp,
     ) -> Result<(), SceneError> {
         let nodes_read = self.has_read(Kind::Node);
@@ -217,9 +227,13 @@ impl Scene {
             let wire: WirePod = checked(Kind::Pod, &object, serde_json::from_value)?;
             let meta = wire.metadata.clone();
             self.state.handle_pod(WatchEvent::Shown(wire), &read_at(now));
+            let uid: Uid = meta.uid.unwrap_or_default().into();
+            let view = self.state.pod(&uid);
+            let obstacle = view.and_then(|pod| of_pod(pod, &object, events, now));
             let label = meta.labels.as_ref().and_then(|labels| labels.get(AGENT_LABEL.0));
             self.pods.push(PodSeen {
-                uid: meta.uid.unwrap_or_default().into(),
+                uid,
+                obstacle,
                 is_agent: label.is_some_and(|label| label == AGENT_LABEL.1),
                 finalizers: meta.finalizers.unwrap_or_default(),
             });

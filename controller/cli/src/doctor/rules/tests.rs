@@ -3,6 +3,7 @@
 mod of_leases;
 mod of_one_node;
 mod unprepared;
+mod waiting;
 
 use epilogue_common::finding_code::FindingCode as Code;
 use jiff::{SignedDuration, Timestamp};
@@ -238,7 +239,13 @@ fn without_nodes_nothing_is_said_of_nodes() {
     assert_eq!(found[0].code, Code::PodNodeNotRead);
     let unread = omissions(&scene);
     let codes: Vec<Code> = unread.iter().map(|it| it.code).collect();
-    let all = [Code::JobsNotRead, Code::NodesNotRead, Code::LeasesNotRead, Code::NamespacesNotRead];
+    let all = [
+        Code::JobsNotRead,
+        Code::NodesNotRead,
+        Code::EventsNotRead,
+        Code::LeasesNotRead,
+        Code::NamespacesNotRead,
+    ];
     assert_eq!(codes, all);
 }
 

@@ -83,9 +83,9 @@ fn wait(input: &SyncInput<'_>, waits_for: &WaitsFor, known: &Known<'_>) -> Wait 
 /// What keeps pods from starting, and ended pods from going. Pods that lack the same are one wait.
 fn stuck(input: &SyncInput<'_>, known: &Known<'_>) -> Vec<Wait> {
     let mut lacking: BTreeMap<Obstacle, Vec<&str>> = BTreeMap::new();
-    for pod in input.pods.of_kind(Kind::Pending) {
+    for pod in input.pods.iter().filter(|pod| pod.is_owned_by(&input.job.uid)) {
         let events = known.events.into_iter().flatten();
-        if let Some(obstacle) = of_pod(pod, known.pod(pod), events) {
+        if let Some(obstacle) = of_pod(pod, known.pod(pod), events, input.now) {
             lacking.entry(obstacle).or_default().push(&pod.name);
         }
     }
