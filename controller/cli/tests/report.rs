@@ -242,13 +242,17 @@ fn own_pod(name: &str, bind: &str) -> Value {
 fn counters_come_through_the_proxy_where_rights_allow_it() {
     let list = |items: &[Value]| json!({"metadata": {}, "items": items}).to_string();
     let pods = list(&[own_pod("c-0", ":8080"), own_pod("c-1", "127.0.0.1:8080")]);
-    let metrics = "epilogue_pod_gc_would_have_total{action=\"orphaned\"} 3\n".to_owned();
+    let metrics = "epilogue_pod_gc_would_have_total{action=\"orphaned\"} 3\n\
+                   epilogue_pod_ends_total{cause=\"NodeGone\",counted=\"Failed\"} 4\n"
+        .to_owned();
     let base = [("/api/v1/pods", pods), ("/api/v1/nodes", list(&[node()]))];
     let proxy = "/api/v1/namespaces/epilogue-system/pods/c-0:8080/proxy/metrics";
     let allowed = api(base.clone().into_iter().chain([(proxy, metrics)]).collect());
     let shown = text(&run(&["--kubeconfig", &allowed]));
     let expected =
         "epilogue_pod_gc_would_have_total{action=\"orphaned\"}: 3 since the start (processes: 1)";
+    assert!(shown.contains(expected), "{shown}");
+    let expected = "epilogue_pod_ends_total{cause=\"NodeGone\",counted=\"Failed\"}: 4 since";
     assert!(shown.contains(expected), "{shown}");
     assert!(shown.contains("on their loopback only: 1;"), "{shown}");
     assert!(shown.contains("Epilogue runs (agents: 0, controllers: 2)."), "{shown}");

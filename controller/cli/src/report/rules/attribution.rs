@@ -22,6 +22,10 @@ use super::disrupted::CLOCKS_DIFFER_MAX;
 use super::event_log::EventLog;
 use super::job_events::JobEvent;
 
+/// A pod is compared with at most this many events: others may write very many.
+const COMPARED_MAX: usize = 100;
+/// A name of a Job that is longer may be cut in its pods' names.
+const CUT_MIN: usize = 40;
 /// A generated name is a base of at most this many bytes, and then
 const BASE_MAX: usize = 58;
 /// this many random letters.
@@ -33,6 +37,8 @@ pub(super) struct Attribution<'a> {
     /// By namespace and pod.
     ends: BTreeMap<(&'a str, &'a str), (&'a JobEvent, &'a PodEnd)>,
     rests: Vec<Rest<'a>>,
+    /// Where they are, by namespace and Job.
+    by_job: BTreeMap<(&'a str, &'a str), Vec<usize>>,
     /// Disrupted pods that count as one of a rest, by namespace and name.
     absorbed: BTreeSet<(String, String)>,
     before: u64,
@@ -67,7 +73,11 @@ impl<'a> Attribution<'a> {
                 before = before.saturating_add(event.rest());
             }
         }
-        Self { ends, rests, absorbed: BTreeSet::new(), before }
+        let mut by_job: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for (at, Rest { event, .. }) in rests.iter().enumerate() {
+            by_job.entry((&*event.job.namespace, &*event.job.name)).or_default().push(at);
+        }
+        Self { ends, rests, by_job, absorbed: BTreeSet::new(), before }
     }
 
     /// Takes each of these pods that no event describes for one of the rest of its Job.
@@ -75,11 +85,30 @@ impl<'a> Attribution<'a> {
         let alone = |pod: &&DisruptedPod| self.end(&pod.namespace, &pod.name).is_none();
         let pods: Vec<_> = pods.iter().filter(|pod| has_ended(pod)).filter(alone).collect();
         for pod in pods {
-            if let Some(rest) = self.rests.iter_mut().find(|rest| rest.may_be(pod)) {
-                rest.absorbed += 1;
+            let places = self.places(pod);
+            if let Some(at) = places.into_iter().find(|at| self.rests[*at].may_be(pod)) {
+                self.rests[at].absorbed += 1;
                 self.absorbed.insert((pod.namespace.clone(), pod.name.clone()));
             }
         }
+    }
+
+    /// The rests of the Jobs that the pod may be of.
+    fn places(&self, pod: &DisruptedPod) -> Vec<usize> {
+        let names = match &pod.job {
+            Some(name) => vec![(name.as_str(), false)],
+            None => bases(&pod.name).map(|name| (name, name.len() >= CUT_MIN)).collect(),
+        };
+        let mut places = Vec::new();
+        for (name, may_be_cut) in names {
+            let from = (pod.namespace.as_str(), name);
+            let fits = |job: &(&str, &str)| {
+                job.0 == from.0 && (job.1 == name || may_be_cut && job.1.starts_with(name))
+            };
+            let jobs = self.by_job.range(from..).take_while(|(job, _)| fits(job));
+            places.extend(jobs.flat_map(|(_, places)| places).take(COMPARED_MAX));
+        }
+        places
     }
 
     /// What a Job's event says of this pod.
@@ -170,19 +199,21 @@ fn has_ended(pod: &DisruptedPod) -> bool {
     }
 }
 
+/// What a pod's name has before its random letters, and before its index, if it has one.
+fn bases(pod: &str) -> impl Iterator<Item = &str> {
+    let end = pod.len().checked_sub(RANDOM).and_then(|end| pod.get(..end));
+    let base = end.and_then(|base| base.strip_suffix('-'));
+    let is_index = |it: &str| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit());
+    let indexed = base.and_then(|base| base.rsplit_once('-')).filter(|(_, it)| is_index(it));
+    base.into_iter().chain(indexed.map(|(base, _)| base))
+}
+
 /// Whether a controller that names pods as Jobs do may have made this name for this Job.
 fn has_name_of(job: &str, pod: &str) -> bool {
-    let Some(base) = pod.len().checked_sub(RANDOM).and_then(|end| pod.get(..end)) else {
-        return false;
-    };
-    let of_job = |index: &str| {
-        let end = format!("-{index}");
-        let room = BASE_MAX.saturating_sub(end.len());
-        base.strip_suffix(&end) == Some(job.get(..room).unwrap_or(job))
-    };
-    let index = base.strip_suffix('-').and_then(|base| base.rsplit_once('-')).map(|(_, it)| it);
-    let index = index.filter(|it| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit()));
-    of_job("") || index.is_some_and(|index| of_job(&format!("{index}-")))
+    bases(pod).any(|base| {
+        let rest = pod.len() - RANDOM - base.len();
+        job.get(..BASE_MAX.saturating_sub(rest)).unwrap_or(job) == base
+    })
 }
 
 #[cfg(test)]
