@@ -1,6 +1,7 @@
 //! Shares the state between watches and workers, and enqueues what follows from each event.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard};
 use std::time::Duration;
 
@@ -41,6 +42,16 @@ pub(crate) struct Dispatch {
     pub(crate) newest_job: Newest,
     /// The newest known version of pods.
     pub(crate) newest_pod: Newest,
+    leads: AtomicBool,
+}
+
+/// What one event of the watch of pods leads to, other than syncs.
+#[derive(Debug, Default)]
+pub(crate) struct PodNews {
+    /// The Job that rests because its pod cannot be read.
+    pub(crate) rests: Option<Arc<Job>>,
+    /// Pods that a disruption has ended, and their Jobs. None where another replica leads.
+    pub(crate) disrupted: Vec<(Arc<Job>, Arc<Pod>)>,
 }
 
 impl Dispatch {
@@ -66,6 +77,7 @@ impl Dispatch {
             relists,
             newest_job,
             newest_pod,
+            leads: AtomicBool::new(false),
         }
     }
 
@@ -77,6 +89,7 @@ impl Dispatch {
     /// Opens all queues and enqueues everything that the watches have shown. The queues open
     /// first, so that no event in between is lost.
     pub(crate) fn open(&self) {
+        self.leads.store(true, Ordering::Relaxed);
         self.jobs.open();
         self.orphans.open();
         if let Some(gc) = &self.gc {
@@ -96,12 +109,16 @@ impl Dispatch {
         self.handle(Event::Job(event.map(Arc::new)));
     }
 
-    /// Takes an event of the watch of pods. Returns the Job that rests because its pod cannot be
-    /// read.
-    pub(crate) fn pod(&self, event: WatchEvent<WirePod>) -> Option<Arc<Job>> {
+    /// Takes an event of the watch of pods.
+    pub(crate) fn pod(&self, event: WatchEvent<WirePod>) -> PodNews {
         self.wake_for_quota(&event);
-        let reaction = self.state().handle_pod(event, &self.now());
-        self.react(reaction)
+        let mut reaction = self.state().handle_pod(event, &self.now());
+        let disrupted = std::mem::take(&mut reaction.disrupted);
+        let is_told = self.leads.load(Ordering::Relaxed);
+        PodNews {
+            rests: self.react(reaction),
+            disrupted: if is_told { disrupted } else { Vec::new() },
+        }
     }
 
     /// A pod that ends frees quota, for which Jobs of its namespace may wait.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controller_core::event_series::{EventSeries, EventTime, EventWrite, Regarding};
-use controller_core::job::{EventDraft, Severity};
-use controller_core::view::Job;
+use controller_core::job::{EventDraft, PodEnded, Severity};
+use controller_core::view::{Job, Pod};
 use epilogue_common::names::EVENT_SOURCE;
 use epilogue_common::outcome::Outcome;
 use epilogue_runtime::api_error::classify;
@@ -48,6 +48,13 @@ impl Recorder {
     /// Queues an event of a Job. Never waits.
     pub(crate) fn record(&self, job: &Job, event: EventDraft) {
         self.record_of(Regarding::of(job), event);
+    }
+
+    /// Counts the end of a pod of a Job that another controller runs, and queues the event of it.
+    pub(crate) fn record_elsewhere(&self, job: &Job, pod: &Arc<Pod>) {
+        let ended = PodEnded::elsewhere(pod, self.identity.clock.now());
+        self.metrics.pod_ended(ended.cause, ended.counted);
+        self.record(job, ended.event());
     }
 
     /// Queues an event of a Job that may be unreadable, or of a pod. Never waits.
@@ -119,11 +126,15 @@ impl Recorder {
     async fn write(&self, write: &EventWrite) -> Outcome<()> {
         let api = Api::<Event>::namespaced(self.client.clone(), &write.regarding.key.namespace);
         if write.exists {
-            let patch = Patch::Strategic(json!({
+            let mut patch = json!({
                 "count": write.count,
                 "lastTimestamp": Time(write.last),
                 "message": write.event.message,
-            }));
+            });
+            if let Some(ends) = &write.ends {
+                patch["metadata"] = json!({"annotations": ends.annotations()});
+            }
+            let patch = Patch::Strategic(patch);
             api.patch(&write.name, &PatchParams::default(), &patch).await.map_err(classify)?;
         } else {
             let event = self.event(write);
@@ -140,6 +151,7 @@ impl Recorder {
             metadata: ObjectMeta {
                 name: Some(write.name.clone()),
                 namespace: namespace.clone(),
+                annotations: write.ends.as_ref().map(|ends| ends.annotations()),
                 ..ObjectMeta::default()
             },
             involved_object: ObjectReference {

@@ -3,9 +3,10 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use controller_core::job::{Action, MetricEvent};
+use controller_core::job::{Action, Cause, MetricEvent};
 use controller_core::view::{CompletionMode, Job};
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
+use epilogue_common::pod_end::Counted;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{
@@ -44,6 +45,7 @@ pub(crate) struct Metrics {
     jobs_finished: IntCounterVec,
     pods_finished: IntCounterVec,
     failures_handled: IntCounterVec,
+    pod_ends: IntCounterVec,
     external: IntCounterVec,
     tracked_terminal: IntCounterVec,
     finished_indexes: IntCounterVec,
@@ -85,6 +87,16 @@ impl Metrics {
                 "pod_failures_handled_by_failure_policy_total",
                 "The number of failed Pods handled by failure policy with respect to the action",
                 &["action"],
+            )?,
+            pod_ends: registered(
+                registry,
+                IntCounterVec::new(
+                    Opts::new(
+                        "epilogue_pod_ends_total",
+                        "Pods of Jobs that failed or were disrupted, by cause and by how that counted",
+                    ),
+                    &["cause", "counted"],
+                )?,
             )?,
             // Counts Jobs of other controllers when the watch adds them. ([M6])
             external: counter(
@@ -185,12 +197,18 @@ impl Metrics {
             MetricEvent::FailureHandled { action, pods } => {
                 self.failures_handled.with_label_values(&[action]).inc_by(u64::from(*pods));
             }
+            MetricEvent::PodEnded { cause, counted } => self.pod_ended(*cause, *counted),
             MetricEvent::JobFinished { succeeded, reason } => {
                 let result = if *succeeded { "succeeded" } else { "failed" };
                 let reason = known(&KNOWN_REASONS, reason);
                 self.jobs_finished.with_label_values(&[mode, result, reason]).inc();
             }
         }
+    }
+
+    /// Counts a pod that failed or was disrupted.
+    pub(crate) fn pod_ended(&self, cause: Cause, counted: Counted) {
+        self.pod_ends.with_label_values(&[cause.label(), counted.label()]).inc();
     }
 
     fn indexes_finished(&self, job: &Job, succeeded: u32, failed: Option<u32>) {

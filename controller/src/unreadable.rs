@@ -34,7 +34,7 @@ pub(crate) fn report_job(recorder: &Recorder, job: &Unreadable, manage_all_jobs:
             uid: job.uid.as_str().into(),
             version: Version::parse(&job.version),
         },
-        EventDraft { severity: Severity::Warning, reason: UNREADABLE.to_owned(), message },
+        EventDraft::warning(UNREADABLE, message),
     );
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn report_pod(recorder: &Recorder, pod: &Unreadable, job: Option<&Job
          delete the pod"
     );
     let severity = Severity::Warning;
-    recorder.record(job, EventDraft { severity, reason: UNREADABLE.to_owned(), message });
+    recorder.record(job, EventDraft::new(severity, UNREADABLE, message));
 }
 
 /// Logs an object of pod GC that cannot be read.

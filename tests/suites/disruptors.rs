@@ -6,9 +6,10 @@ mod drained;
 mod pod_log;
 mod stage;
 
+use epilogue_common::pod_end::Counted;
 use kube::api::DeleteParams;
-use lab::bed::{JobState, SOON};
-use serde_json::json;
+use lab::bed::{JobState, SOON, job};
+use serde_json::{Value, json};
 
 use stage::{Budget, NODE_CPUS, Pair, Stage};
 
@@ -22,6 +23,7 @@ async fn jobs_act_on_the_reason_that_each_real_disruptor_gives() {
         Box::pin(evicted(&stage)),
         Box::pin(drained::drained(&stage)),
         Box::pin(orphaned(&stage)),
+        Box::pin(of_others(&stage)),
     );
     stage.stop().await;
 }
@@ -83,6 +85,23 @@ async fn evicted(stage: &Stage) {
     pair.goes_on(stage).await;
 }
 
+/// kube-controller-manager runs this Job. What happens to its pods is told all the same.
+async fn of_others(stage: &Stage) {
+    const NAME: &str = "others";
+    let [node] = stage.place(NAME, [8]).await;
+    let theirs =
+        job(NAME).spec("managedBy", Value::Null).pod("nodeSelector", json!({"place": NAME}));
+    stage.create(theirs.script("hang on-term=143 after=2s times=1; succeed")).await;
+    stage.reaches(NAME, |state| state.ready == Some(1)).await;
+    let pod = stage.only_pod(NAME).await;
+    stage.evict(&pod).await.expect("no budget holds it");
+    let ends = stage.is_told(NAME, "EvictionByEvictionAPI", 1).await;
+    let end = &ends.last[0];
+    assert_eq!((ends.counted, &end.pod), (Counted::Elsewhere, &pod));
+    assert_eq!(end.node.as_ref(), Some(&node));
+    stage.reaches(NAME, JobState::is_finished).await;
+}
+
 /// The machine is gone, and so is its Node. Our pod GC fails the pods that no kubelet handles.
 async fn orphaned(stage: &Stage) {
     let [gone, other] = stage.place("orphaned", [6, 7]).await;
@@ -104,6 +123,12 @@ impl Pair {
             let pods = stage.log.of(name);
             assert_eq!(pods[0].disruption.as_deref(), Some(reason), "{name}: {pods:?}");
             assert!(pods[1..].iter().all(|pod| pod.disruption.is_none()), "{name}: {pods:?}");
+        }
+        for (name, counted) in [(&self.ignores, Counted::Ignored), (&self.counts, Counted::Failed)]
+        {
+            let ends = stage.is_told(name, reason, 1).await;
+            let (pod, end) = (&stage.log.of(name)[0], &ends.last[0]);
+            assert_eq!((ends.counted, &end.pod, &end.node), (counted, &pod.name, &pod.node));
         }
     }
 

@@ -5,6 +5,7 @@ mod admission;
 mod batching;
 mod deletion;
 mod documented;
+mod ends;
 mod examples;
 mod failure_policy;
 mod held;

@@ -10,6 +10,7 @@ mod backup;
 mod brake;
 mod braked_jobs;
 mod bus;
+mod ends_ledger;
 mod faults;
 mod host;
 mod kubelet;
@@ -118,7 +119,18 @@ fn lines(log: &[Access]) -> Vec<String> {
 
 #[test]
 fn without_faults_every_job_ends_exactly_as_scripted() {
-    assert_restarts_met(&run_all("calm", Options::default()));
+    let reports = run_all("calm", Options::default());
+    assert_restarts_met(&reports);
+    assert_told(&reports, &["ExitCode"]);
+}
+
+/// Ends with each of these causes must have been told.
+fn assert_told(reports: &[Report], causes: &[&str]) {
+    for cause in causes {
+        let told: usize = reports.iter().filter_map(|it| it.told.get(*cause)).sum();
+        println!("events of ends by {cause}: {told}");
+        assert!(told >= MET_MIN || reports.len() == 1, "too few events by {cause}: {told}");
+    }
 }
 
 /// Containers must have been restarted in place, and Jobs must have failed for that.
@@ -290,6 +302,7 @@ fn two_controllers_that_both_believe_to_lead_count_each_pod_once() {
 #[test]
 fn pods_of_a_lost_node_are_failed_by_proof_and_replaced() {
     let reports = run_all("lost node", Options { loses_node: true, ..Options::default() });
+    assert_told(&reports, &["DeletionByPodGC"]);
     let by_pod_gc = |access: &&Access| {
         let body = access.body["status"]["phase"].as_str();
         access.agent.starts_with(CONTROLLER) && access.kind == Kind::Pod && body == Some("Failed")
@@ -310,6 +323,7 @@ fn pods_of_a_lost_node_amid_faults_count_once() {
 #[test]
 fn pods_of_a_node_that_shuts_down_are_reported_and_complete_elsewhere() {
     let reports = run_all("shutdown", Options { shuts_down: true, ..Options::default() });
+    assert_told(&reports, &["TerminationByKubelet"]);
     assert_stories_met(&reports, &[Kubelet::Plain, Kubelet::Graceful, Kubelet::Dead]);
 }
 
@@ -571,6 +585,10 @@ caught! {
         CountAtOnce by "leave the list";
     a_controller_that_counts_a_pod_twice_is_caught:
         CountOnceMore by "leave the list";
+    a_controller_that_names_another_cause_is_caught:
+        BlameTheNode by "ended by LostByNode";
+    a_controller_that_tells_no_end_is_caught:
+        TellNothing by "failures are told";
     a_controller_that_leaves_finalizers_is_caught:
         KeepFinalizers by "keeps its finalizer";
     a_controller_that_creates_untracked_pods_is_caught:

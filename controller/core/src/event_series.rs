@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use epilogue_common::names::pod_end_event::{POD_DISRUPTED, POD_FAILED};
 use epilogue_common::outcome::FailureKind;
+use epilogue_common::pod_end::{Counted, PodEnds};
 use jiff::Timestamp;
 
-use crate::job::EventDraft;
+use crate::job::{Cause, EventDraft};
 use crate::view::{Job, JobKey, Pod, Uid, Version};
 use crate::workqueue::Moment;
 
@@ -39,8 +41,15 @@ const NOT_CREATED: &str = "FailedCreate";
 /// The reason of a Job that succeeded.
 const COMPLETED: &str = "Completed";
 /// Reasons that a Job may report once per pod.
-const PER_POD: [&str; 5] =
-    [CREATED, NOT_CREATED, "SuccessfulDelete", "FailedDelete", FAILED_RELEASE];
+const PER_POD: [&str; 7] = [
+    CREATED,
+    NOT_CREATED,
+    "SuccessfulDelete",
+    "FailedDelete",
+    FAILED_RELEASE,
+    POD_FAILED,
+    POD_DISRUPTED,
+];
 /// The reason of a finalizer that could not be removed.
 pub const FAILED_RELEASE: &str = "FailedRelease";
 
@@ -76,7 +85,7 @@ pub struct EventTime {
 }
 
 /// One write of an Event.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EventWrite {
     /// The Event's name.
     pub name: String,
@@ -88,6 +97,8 @@ pub struct EventWrite {
     pub event: EventDraft,
     /// How often it happened.
     pub count: u32,
+    /// The ends of pods that it is about.
+    pub ends: Option<Box<PodEnds>>,
     /// When it happened first.
     pub first: Timestamp,
     /// When it happened last.
@@ -113,10 +124,15 @@ pub struct EventSeries {
     dropped: u64,
 }
 
+/// The events of one object that share an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct EventKey {
-    reason: String,
-    message: Option<String>,
+enum EventKey {
+    /// They are equal.
+    Equal { reason: String, message: String },
+    /// They have one reason, and there are too many messages of it.
+    Similar(String),
+    /// They are ends of pods with one cause that counted alike.
+    Ends(Cause, Counted),
 }
 
 #[derive(Debug)]
@@ -190,7 +206,7 @@ impl EventSeries {
             self.dropped += 1;
             return;
         }
-        let waits = event.reason == CREATED && key.1.message.is_some() && !is_news;
+        let waits = event.reason == CREATED && !matches!(key.1, EventKey::Similar(_)) && !is_news;
         let uid = job.uid.clone();
         let id = self.begin(job, key, event, at);
         if waits {
@@ -318,8 +334,11 @@ impl EventSeries {
 
     /// After `SIMILAR_MAX` messages of one reason, all further ones share a series.
     fn key_of(&mut self, job: &Uid, event: &EventDraft, now: Moment) -> (Uid, EventKey) {
-        let exact = EventKey { reason: event.reason.clone(), message: Some(event.message.clone()) };
-        let exact = (job.clone(), exact);
+        if let Some(ended) = &event.ended {
+            return (job.clone(), EventKey::Ends(ended.cause, ended.counted));
+        }
+        let (reason, message) = (event.reason.clone(), event.message.clone());
+        let exact = (job.clone(), EventKey::Equal { reason, message });
         if self.by_event.contains_key(&exact) {
             return exact;
         }
@@ -333,7 +352,7 @@ impl EventSeries {
             similar.messages += 1;
             return exact;
         }
-        (job.clone(), EventKey { reason: event.reason.clone(), message: None })
+        (job.clone(), EventKey::Similar(event.reason.clone()))
     }
 
     fn begin(
@@ -346,11 +365,13 @@ impl EventSeries {
         self.next_id += 1;
         let id = self.next_id;
         let stamp = at.wall.as_nanosecond().cast_unsigned().wrapping_add(u128::from(id));
+        let mut event = combined(&key.1, event);
         let write = EventWrite {
             name: format!("{}.{stamp:x}", regarding.key.name),
             exists: false,
             regarding,
-            event: combined(&key.1, event),
+            ends: with_end(None, &mut event),
+            event,
             count: 1,
             first: at.wall,
             last: at.wall,
@@ -367,6 +388,7 @@ impl EventSeries {
         series.write.count = series.write.count.saturating_add(1);
         series.write.last = series.write.last.max(at.wall);
         series.write.event = combined(&series.key.1, event);
+        series.write.ends = with_end(series.write.ends.take(), &mut series.write.event);
         if series.due.is_none() {
             self.schedule(id, at.elapsed.saturating_add(COUNT_DELAY));
         }
@@ -414,17 +436,35 @@ impl EventSeries {
 }
 
 fn combined(key: &EventKey, event: EventDraft) -> EventDraft {
-    if key.message.is_some() {
+    if !matches!(key, EventKey::Similar(_)) {
         return event;
     }
     let message = format!("(combined from similar events): {}", event.message);
     EventDraft { message, ..event }
 }
 
+/// These ends, and the one that the event is about. The event keeps no pod.
+fn with_end(ends: Option<Box<PodEnds>>, event: &mut EventDraft) -> Option<Box<PodEnds>> {
+    let Some(ended) = event.ended.take() else { return ends };
+    let mut ends = ends.unwrap_or_else(|| {
+        let cause = ended.cause.label().to_owned();
+        Box::new(PodEnds {
+            cause,
+            counted: ended.counted,
+            last: Vec::new(),
+            nodes: BTreeMap::new(),
+        })
+    });
+    ends.add(ended.end);
+    Some(ends)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::event_handlers::samples::job;
+    use crate::job::PodEnded;
+    use epilogue_common::pod_end;
     use serde_json::json;
 
     fn at(seconds: i64) -> EventTime {
@@ -657,6 +697,44 @@ mod tests {
         assert_eq!(writes.len(), 2, "{writes:?}");
         let again = writes.iter().find(|write| write.name == first.name).expect("counted up");
         assert_eq!((again.count, again.last), (2, first.last), "its time does not go back");
+    }
+
+    fn ended(number: u32, cause: Cause) -> EventDraft {
+        let pod = crate::event_handlers::samples::pod(json!({
+            "metadata": {"name": format!("pod-{number}"), "uid": format!("uid-{number}")},
+            "spec": {"nodeName": format!("node-{}", number % 3)},
+        }));
+        let ended = PodEnded::elsewhere(&Arc::new(pod), at(0).wall);
+        PodEnded { cause, ..ended }.event()
+    }
+
+    /// A thousand pods fail within a minute: eleven writes for them would be 0.01 a pod.
+    #[test]
+    fn ends_of_one_cause_share_an_event_that_names_the_last_of_them() {
+        let mut series = EventSeries::default();
+        let a = Regarding::of(&sample("a"));
+        let mut writes = Vec::new();
+        for number in 0..1000 {
+            let now = at(i64::from(number) * 60 / 1000);
+            series.record(a.clone(), ended(number, Cause::ExitCode), now);
+            writes.extend(drain(&mut series, now));
+        }
+        series.record(a, ended(0, Cause::TerminationByKubelet), at(60));
+        writes.extend(drain(&mut series, at(70)));
+        assert!(writes.len() < 16, "{}", writes.len());
+        let [other] =
+            writes.iter().filter(|write| write.event.reason == "PodDisrupted").collect::<Vec<_>>()
+                [..]
+        else {
+            panic!("{writes:?}")
+        };
+        assert_eq!(other.count, 1);
+        let last = writes.iter().rfind(|write| write.event.reason == "PodFailed").expect("there");
+        let ends = last.ends.as_ref().expect("the ends");
+        assert_eq!((last.count, ends.cause.as_str()), (1000, "ExitCode"));
+        assert!(last.event.message.starts_with("pod pod-999 on node-0"), "{:?}", last.event);
+        assert_eq!(ends.last.len(), pod_end::ENDS_MAX);
+        assert_eq!(ends.nodes.values().sum::<u32>(), 1000);
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub(crate) mod watch;
 
 use std::sync::Arc;
 
+use controller_core::job::is_ours;
 use controller_core::podgc::{NodeView, WireNode};
 use controller_core::view::WirePod;
 use epilogue_runtime::health::Flag;
@@ -166,9 +167,14 @@ impl Informers {
             WatchEvent::Unreadable(pod) if !pod.gone => Some(pod.clone()),
             _ => None,
         };
-        let rests = self.dispatch.pod(event);
+        let news = self.dispatch.pod(event);
         if let Some(pod) = unreadable {
-            unreadable::report_pod(&self.recorder, &pod, rests.as_deref());
+            unreadable::report_pod(&self.recorder, &pod, news.rests.as_deref());
+        }
+        for (job, pod) in news.disrupted {
+            if !is_ours(&job, self.manage_all_jobs) {
+                self.recorder.record_elsewhere(&job, &pod);
+            }
         }
     }
 }

@@ -62,7 +62,7 @@ pub(super) async fn measure(
     let load = scenario.load(contender.managed_by());
     let before = read(bed, &client).await?;
     let begun = Instant::now();
-    let finished = timeout(LENGTH_MAX, run_load(&client, load)).await;
+    let finished = timeout(LENGTH_MAX, run_load(&client, load, scenario.end())).await;
     let wall = begun.elapsed();
     let finished =
         finished.with_context(|| format!("not all Jobs ended within {LENGTH_MAX:?}"))??;
@@ -96,7 +96,7 @@ async fn read(bed: &Bed, client: &kube::Client) -> anyhow::Result<Reading> {
 async fn warm_up(client: &kube::Client, contender: Contender) -> anyhow::Result<()> {
     create_namespace(client, WARM_UP_NAMESPACE).await?;
     let jobs = vec![scenario::warm_up(contender.managed_by())];
-    let run = run_jobs(client, WARM_UP_NAMESPACE, jobs);
+    let run = run_jobs(client, (WARM_UP_NAMESPACE, "Complete"), jobs);
     let finished = timeout(WARM_UP_MAX, run).await;
     finished.with_context(|| format!("did not end within {WARM_UP_MAX:?}"))??;
     Ok(())
@@ -105,14 +105,15 @@ async fn warm_up(client: &kube::Client, contender: Contender) -> anyhow::Result<
 async fn run_load(
     client: &kube::Client,
     load: Vec<Job>,
+    end: &str,
 ) -> anyhow::Result<HashMap<String, JobStatus>> {
-    run_jobs(client, NAMESPACE, load).await
+    run_jobs(client, (NAMESPACE, end), load).await
 }
 
-/// Creates the Jobs and waits until each is Complete; returns their last statuses by name.
+/// Creates the Jobs and waits until each has this end; returns their last statuses by name.
 pub(super) async fn run_jobs(
     client: &kube::Client,
-    namespace: &str,
+    (namespace, end): (&str, &str),
     load: Vec<Job>,
 ) -> anyhow::Result<HashMap<String, JobStatus>> {
     let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
@@ -123,12 +124,16 @@ pub(super) async fn run_jobs(
         .buffer_unordered(CREATIONS_MAX)
         .try_collect::<()>();
     let created = async { creation.await.context("create the Jobs") };
-    let (finished, ()) = tokio::try_join!(completions(jobs.clone(), count), created)?;
+    let (finished, ()) = tokio::try_join!(ends(jobs.clone(), count, end), created)?;
     Ok(finished)
 }
 
-/// Waits until this many Jobs are Complete, by a watch, so that waiting costs next to nothing.
-async fn completions(jobs: Api<Job>, count: usize) -> anyhow::Result<HashMap<String, JobStatus>> {
+/// Waits until this many Jobs have this end, by a watch, so that waiting costs next to nothing.
+async fn ends(
+    jobs: Api<Job>,
+    count: usize,
+    end: &str,
+) -> anyhow::Result<HashMap<String, JobStatus>> {
     let mut events = pin!(watcher(jobs, watcher::Config::default()).default_backoff());
     let mut finished = HashMap::new();
     while finished.len() < count {
@@ -139,8 +144,9 @@ async fn completions(jobs: Api<Job>, count: usize) -> anyhow::Result<HashMap<Str
         };
         let (name, status) =
             (job.metadata.name.unwrap_or_default(), job.status.unwrap_or_default());
-        ensure!(!is_finished(&status, "Failed"), "the Job {name} failed: {status:?}");
-        if is_finished(&status, "Complete") {
+        let mut ends = ["Complete", "Failed"].into_iter();
+        if let Some(seen) = ends.find(|kind| is_finished(&status, kind)) {
+            ensure!(seen == end, "the Job {name} is {seen}: {status:?}");
             finished.insert(name, status);
         }
     }

@@ -21,6 +21,8 @@ pub enum Scenario {
     Disrupted,
     /// 338 Jobs of 9 pods of 30 s, at 100 requests a second; runs only if it is named
     Paced,
+    /// 200 Jobs whose pod fails 5 times, with the backoff between; runs only if it is named
+    Failing,
 }
 
 /// How long the pods live does not matter here, only the controller's work on them.
@@ -29,6 +31,10 @@ const SUCCEED: &str = "succeed";
 const DISRUPT_ONCE: &str = "disrupt times=1; succeed";
 /// The load by which KEP-2879 measured the tracking of Jobs.
 const WORK_FOR_A_WHILE: &str = "succeed after=30s";
+/// Each pod fails, until the Job does.
+const FAIL: &str = "fail exit=1";
+/// How often each pod of a failing Job fails.
+const FAILURES: u32 = 5;
 
 impl Scenario {
     /// Those that run unless some are named.
@@ -42,6 +48,7 @@ impl Scenario {
             Self::Serial => "serial",
             Self::Disrupted => "disrupted",
             Self::Paced => "paced",
+            Self::Failing => "failing",
         }
     }
 
@@ -53,6 +60,7 @@ impl Scenario {
             Self::Serial => "1 NonIndexed Job, 20 completions, parallelism 1",
             Self::Disrupted => "1 Job, 1 completion, its pod disrupted once; Ignore on it",
             Self::Paced => "338 Jobs, 9 completions of 30 s, parallelism 9, 100 requests a second",
+            Self::Failing => "200 Jobs, 1 completion, backoffLimit 4, each pod fails",
         }
     }
 
@@ -67,9 +75,14 @@ impl Scenario {
         (self == Self::Paced).then_some(100)
     }
 
+    /// The condition with which each of its Jobs ends.
+    pub(super) fn end(self) -> &'static str {
+        if self == Self::Failing { "Failed" } else { "Complete" }
+    }
+
     pub(super) fn jobs(self) -> u32 {
         match self {
-            Self::Many => 200,
+            Self::Many | Self::Failing => 200,
             Self::Paced => 338,
             Self::Large | Self::Serial | Self::Disrupted => 1,
         }
@@ -80,7 +93,7 @@ impl Scenario {
             Self::Large => 2000,
             Self::Many => 10,
             Self::Serial => 20,
-            Self::Disrupted => 1,
+            Self::Disrupted | Self::Failing => 1,
             Self::Paced => 9,
         }
     }
@@ -90,15 +103,18 @@ impl Scenario {
             // As many as upstream creates and counts per sync.
             Self::Large => 500,
             Self::Many => 10,
-            Self::Serial | Self::Disrupted => 1,
+            Self::Serial | Self::Disrupted | Self::Failing => 1,
             Self::Paced => 9,
         }
     }
 
     /// Total number of pods at the end.
     pub(super) fn pods(self) -> u32 {
-        let disrupted = u32::from(self == Self::Disrupted);
-        self.jobs() * self.completions() + disrupted
+        match self {
+            Self::Failing => self.jobs() * FAILURES,
+            Self::Disrupted => 2,
+            _ => self.jobs() * self.completions(),
+        }
     }
 
     /// The Jobs, for the controller that `managed_by` names.
@@ -111,6 +127,7 @@ impl Scenario {
         let script = match self {
             Self::Disrupted => DISRUPT_ONCE,
             Self::Paced => WORK_FOR_A_WHILE,
+            Self::Failing => FAIL,
             Self::Large | Self::Many | Self::Serial => SUCCEED,
         };
         let mut spec = json!({
@@ -120,6 +137,9 @@ impl Scenario {
         });
         if self == Self::Large {
             spec["completionMode"] = "Indexed".into();
+        }
+        if self == Self::Failing {
+            spec["backoffLimit"] = (FAILURES - 1).into();
         }
         if self == Self::Disrupted {
             spec["podFailurePolicy"] = json!({"rules": [{
@@ -132,10 +152,14 @@ impl Scenario {
 
     /// Errors in the status of a finished Job of it.
     pub(super) fn faults(self, status: &JobStatus) -> Vec<String> {
-        let completions = self.completions() as i32;
+        let (succeeded, failed) = match self {
+            Self::Failing => (0, FAILURES as i32),
+            _ => (self.completions() as i32, 0),
+        };
+        let end = self.end();
         let counts = [
-            ("succeeded", status.succeeded, completions),
-            ("failed", status.failed, 0),
+            ("succeeded", status.succeeded, succeeded),
+            ("failed", status.failed, failed),
             ("active", status.active, 0),
             ("ready", status.ready, 0),
             ("terminating", status.terminating, 0),
@@ -146,10 +170,10 @@ impl Scenario {
             .filter(|(_, seen, right)| seen != right)
             .map(|(name, seen, right)| format!("{name} is {seen} instead of {right}"))
             .collect();
-        if !is_finished(status, "Complete") {
-            faults.push("it is not Complete".to_owned());
+        if !is_finished(status, end) {
+            faults.push(format!("it is not {end}"));
         }
-        let indexes = (self == Self::Large).then(|| format!("0-{}", completions - 1));
+        let indexes = (self == Self::Large).then(|| format!("0-{}", succeeded - 1));
         let seen = status.completed_indexes.clone().filter(|seen| !seen.is_empty());
         if seen != indexes {
             faults.push(format!("completedIndexes is {seen:?} instead of {indexes:?}"));
@@ -218,7 +242,7 @@ mod tests {
 
     #[test]
     fn the_same_load_is_given_to_each_contender() {
-        for scenario in Scenario::USUAL.into_iter().chain([Scenario::Paced]) {
+        for scenario in Scenario::USUAL.into_iter().chain([Scenario::Paced, Scenario::Failing]) {
             let ours = scenario.load(Some("epilogue.dev/job-controller"));
             let mut theirs = scenario.load(None);
             assert_eq!(ours.len(), scenario.jobs() as usize);
@@ -234,7 +258,16 @@ mod tests {
     #[test]
     fn a_disruption_costs_one_pod_more() {
         assert_eq!(Scenario::USUAL.map(Scenario::pods), [2000, 2000, 20, 2]);
-        assert_eq!(Scenario::Paced.pods(), 3042);
+        assert_eq!([Scenario::Paced, Scenario::Failing].map(Scenario::pods), [3042, 1000]);
+    }
+
+    #[test]
+    fn a_failing_job_has_failed_five_times() {
+        let failed = status(json!({"failed": 5, "conditions": [
+            {"type": "FailureTarget", "status": "True"}, {"type": "Failed", "status": "True"}]}));
+        assert_eq!(Scenario::Failing.faults(&failed), [""; 0]);
+        let faults = Scenario::Failing.faults(&status(json!({"succeeded": 1})));
+        assert_eq!(faults.len(), 3, "{faults:?}");
     }
 
     #[test]

@@ -119,7 +119,7 @@ async fn serial(
         }
         // What waits for it counts the complete Jobs of the namespace, so earlier ones go.
         let begun = Instant::now();
-        run_jobs(client, SERIAL, load).await?;
+        run_jobs(client, (SERIAL, "Complete"), load).await?;
         walls.push(begun.elapsed());
         delete_all(client).await?;
     }

@@ -1,7 +1,8 @@
 //! Plays the demo: Jobs of every kind on a real API, run by our controller on simulated nodes. One
 //! node shuts down under our agent, and another one dies. This file is the story; `jobs` are its
-//! Jobs, `host` is the node's logind with the agent, `table` draws the Jobs.
+//! Jobs, `host` is the node's logind with the agent, `table` draws the Jobs, `ends` reads why pods ended.
 
+mod ends;
 mod host;
 mod jobs;
 mod table;
@@ -61,11 +62,17 @@ pub async fn play(cluster: &Cluster, setup: &Setup) -> anyhow::Result<()> {
     println!();
     let stage = Stage { cluster, client: &client, nodes: &nodes, dir: &setup.dir };
     let outcome = Box::pin(watch(&stage, &scenes)).await;
+    let told = ends::told(&client, &scenes).await;
     let log = controller.log().display().to_string();
     nodes.stop().await?;
     controller.stop().await;
     let rows = outcome.with_context(|| format!("the controller's log is {log}"))?;
-    summarize(&scenes, &rows)
+    summarize(&scenes, &rows)?;
+    println!("\nHow their pods ended, as the events of each Job keep it when the pods are gone:\n");
+    for line in told? {
+        println!("  {line}");
+    }
+    Ok(())
 }
 
 /// The environment of the demo.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use epilogue_common::pod_end::Counted;
 use kube::api::{DeleteParams, ListParams};
 use lab::bed::{JobState, job};
 use lab::eventually;
@@ -42,6 +43,10 @@ pub(crate) async fn drained(stage: &Stage) {
     let second = pods[..2].iter().filter_map(|pod| pod.ended).max();
     assert!(second > Some(pods[2].begun), "one replacement came before the second end: {pods:?}");
     assert!(pods[2..].iter().all(|pod| pod.node.as_ref() == Some(&other)), "{pods:?}");
+
+    let ends = stage.is_told(NAME, "EvictionByEvictionAPI", 2).await;
+    assert_eq!(ends.counted, Counted::Ignored);
+    assert_eq!(ends.nodes, [(node, 2)].into());
 
     budget.delete(stage).await;
     for pod in &pods[2..] {

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use epilogue_common::pod_end::PodEnds;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{
@@ -23,10 +24,10 @@ use super::pod_log::PodLog;
 pub(crate) const LATER: Duration = Duration::from_mins(2);
 /// What each simulated node can allocate.
 pub(crate) const NODE_CPUS: usize = 64;
-const NODES: usize = 8;
-/// The taint eviction finds pods by an index that only the node lifecycle controller creates.
+const NODES: usize = 9;
+/// The Job controller runs the Jobs that are not ours. The taint eviction finds pods by an index that only the node lifecycle controller creates.
 const DISRUPTORS: &str =
-    "taint-eviction-controller,node-lifecycle-controller,disruption-controller";
+    "taint-eviction-controller,node-lifecycle-controller,disruption-controller,job-controller";
 const URGENT: &str = "urgent";
 
 /// Everything that runs.
@@ -41,6 +42,7 @@ pub(crate) struct Stage {
     /// By a client that reports a refusal at once.
     pub(crate) pods: Api<Pod>,
     pub(crate) log: PodLog,
+    events: Api<Event>,
 }
 
 /// Two Jobs of one pod each, which hangs until a disruptor ends it; the next pod succeeds.
@@ -94,6 +96,7 @@ impl Stage {
         let pods: Api<Pod> = Api::namespaced(client.clone(), name);
         Self {
             log: PodLog::of_all(pods.clone()),
+            events: Api::namespaced(client.clone(), name),
             jobs: Api::namespaced(client.clone(), name),
             budgets: Api::namespaced(client.clone(), name),
             objects: Api::all(client),
@@ -188,6 +191,29 @@ impl Stage {
         let mut pods = self.pods_of(job).await;
         assert_eq!(pods.len(), 1, "pods of {job}");
         pods.remove(0).metadata.name.expect("a pod has a name")
+    }
+
+    /// Waits until an event of the Job says how many of its pods a cause ended. Returns what the
+    /// event says.
+    pub(crate) async fn is_told(&self, job: &str, cause: &str, count: i32) -> PodEnds {
+        let selector = ListParams::default().fields(&format!("involvedObject.name={job}"));
+        let told = async || {
+            let events = self.events.list(&selector).await.expect("the events").items;
+            let told = events.into_iter().filter_map(|event| {
+                let ends = PodEnds::read(&event.metadata.annotations.unwrap_or_default())?;
+                Some((event.reason.unwrap_or_default(), event.count.unwrap_or_default(), ends))
+            });
+            told.collect::<Vec<_>>()
+        };
+        let what = format!("{job}: the event of {count} ends by {cause}");
+        let mut told = eventually(&what, LATER, told, |told| {
+            told.iter().map(|(_, count, _)| count).sum::<i32>() >= count
+        })
+        .await;
+        assert_eq!(told.len(), 1, "{job}: {told:?}");
+        let (reason, told, ends) = told.remove(0);
+        assert_eq!((&*reason, told, &*ends.cause), ("PodDisrupted", count, cause), "{ends:?}");
+        ends
     }
 
     /// Waits until no pod of the Job has the finalizer.

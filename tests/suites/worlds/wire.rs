@@ -35,6 +35,10 @@ pub(super) enum Sabotage {
     CountAtOnce,
     /// Counts one pod more than has succeeded.
     CountOnceMore,
+    /// Tells of each end that the node booted.
+    BlameTheNode,
+    /// Tells no end.
+    TellNothing,
     /// Leaves the tracking finalizers of pods.
     KeepFinalizers,
     /// Creates pods without the tracking finalizer.
@@ -243,6 +247,7 @@ impl Wire {
         let path = parts.uri.path().to_owned();
         let creates = parts.method == Method::POST && path.ends_with("/pods");
         let counts = is_status(parts);
+        let tells = object["metadata"]["annotations"].get("epilogue.dev/cause").is_some();
         let releases = object["metadata"].get("$deleteFromPrimitiveList/finalizers").is_some();
         match sabotage {
             Sabotage::CountAtOnce if counts => {
@@ -280,6 +285,10 @@ impl Wire {
             Sabotage::HoldNamespace if releases && path.contains(DOOMED) => {
                 parts.method = Method::GET;
             }
+            Sabotage::BlameTheNode if tells => {
+                object["metadata"]["annotations"]["epilogue.dev/cause"] = "LostByNode".into();
+            }
+            Sabotage::TellNothing if tells => parts.method = Method::GET,
             Sabotage::KeepFinalizers if releases => parts.method = Method::GET,
             Sabotage::CreateUntracked if creates => object["metadata"]["finalizers"] = json!([]),
             Sabotage::ForgetFailures if creates => forget_failures(object),

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::backup::{Backups, Restore};
 use super::brake;
 use super::braked_jobs;
+use super::ends_ledger;
 use super::faults::{Drawn, Weather};
 use super::host::{AGENT, Host};
 use super::ledger::{self, CONTROLLER, Verdict};
@@ -121,6 +122,8 @@ pub(super) struct Report {
     pub(super) story: Option<(Story, Met)>,
     /// What the verdicts met on a node that ran short of memory, if one did.
     pub(super) shortage: Option<shortage_ledger::Met>,
+    /// How many events told ends of pods, by cause.
+    pub(super) told: ends_ledger::Met,
 }
 
 /// Runs a world to its end.
@@ -406,6 +409,13 @@ impl World {
         let mut verdict = ledger::judge(&log, &self.restores, is_bounded);
         self.violations.append(&mut verdict.violations);
         self.violations.extend(pace::judge(&log));
+        let mut told = ends_ledger::Met::new();
+        if !self.options.restores {
+            let is_calm = is_bounded && restarts == 0;
+            let (violations, met) = ends_ledger::judge(&log, is_calm);
+            self.violations.extend(violations);
+            told = met;
+        }
         if !self.options.restores {
             self.violations.extend(update_admission::judge(&log));
         }
@@ -415,7 +425,7 @@ impl World {
         self.violations.append(&mut brake.violations);
         self.nodes.stop().await.expect("the nodes must stop");
         let Self { violations, drawn, restores, .. } = self;
-        Report { violations, log, drawn, restores, verdict, brake, restarts, story, shortage }
+        Report { violations, log, drawn, restores, verdict, brake, restarts, story, shortage, told }
     }
 
     async fn judge_shortage(&mut self, log: &[Access]) -> Option<shortage_ledger::Met> {

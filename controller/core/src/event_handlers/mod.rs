@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use job::{JobChange, external_controller, job_changed};
-pub use pod::{PodChange, is_relevant, pod_changed, tracked_terminal_transition};
+pub use pod::{PodChange, is_relevant, pod_changed, shows_disruption, tracked_terminal_transition};
 
 use crate::batching::Change;
 use crate::orphans::Orphans;

@@ -2,8 +2,9 @@
 
 use super::{Enqueue, Enqueues, Lookup, owner_of};
 use crate::batching::Change;
+use crate::job::Cause;
 use crate::orphans::Orphans;
-use crate::view::{Job, Pod};
+use crate::view::{Job, Phase, Pod};
 
 /// A pod before and after an event.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +45,17 @@ pub fn tracked_terminal_transition(change: PodChange<'_>) -> Option<&'static str
         (false, true) => Some("add"),
         (true, false) => Some("delete"),
         _ => None,
+    }
+}
+
+/// Whether this change shows the end of a pod, and a disruption was its cause. What was over when it
+/// was seen first is no news.
+pub fn shows_disruption(before: Option<&Pod>, after: Option<&Pod>) -> bool {
+    let Some(before) = before.filter(|pod| !pod.is_terminal()) else { return false };
+    match after {
+        Some(pod) => pod.phase == Phase::Failed && Cause::of(pod).is_disruption(),
+        // Nobody saw it terminal.
+        None => Cause::of(before).is_disruption(),
     }
 }
 
@@ -297,6 +309,32 @@ mod tests {
         ];
         for (change, event) in table {
             assert_eq!(tracked_terminal_transition(change), event, "{change:?}");
+        }
+    }
+
+    #[test]
+    fn the_end_by_a_disruption_shows_once() {
+        let phase = |phase: &str, target: &str| {
+            pod(json!({"status": {"phase": phase, "conditions": [
+                {"type": "DisruptionTarget", "status": target, "reason": "EvictionByEvictionAPI"}]}}))
+        };
+        let (running, hit) = (phase("Running", "False"), phase("Running", "True"));
+        let (ended, failed) = (phase("Failed", "True"), phase("Failed", "False"));
+        let succeeded = phase("Succeeded", "True");
+        let table = [
+            (Some(&running), Some(&hit), false),
+            (Some(&hit), Some(&ended), true),
+            (Some(&running), Some(&ended), true),
+            (Some(&ended), Some(&ended), false),
+            (Some(&ended), None, false),
+            (Some(&hit), None, true),
+            (Some(&running), None, false),
+            (Some(&hit), Some(&succeeded), false),
+            (Some(&running), Some(&failed), false),
+            (None, Some(&ended), false),
+        ];
+        for (before, after, shows) in table {
+            assert_eq!(shows_disruption(before, after), shows, "{before:?} {after:?}");
         }
     }
 

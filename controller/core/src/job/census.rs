@@ -199,6 +199,11 @@ pub(super) fn is_ignored_disruption(job: &Job, pod: &Pod) -> bool {
 
 /// The action of the failure policy for this pod.
 pub fn failure_action(job: &Job, pod: &Pod) -> Option<FailureAction> {
+    failure_rule(job, pod).map(|(_, action)| action)
+}
+
+/// The same, with the place of its rule.
+pub(super) fn failure_rule(job: &Job, pod: &Pod) -> Option<(usize, FailureAction)> {
     let policy = job.spec.pod_failure_policy.as_ref()?;
-    policies::action_for(policy, pod)
+    policies::rule_for(policy, pod)
 }

@@ -7,6 +7,7 @@ mod body;
 mod calls;
 mod cause;
 mod census;
+mod end_events;
 mod ends;
 mod facts;
 mod input;
@@ -37,6 +38,7 @@ pub use body::{
 };
 pub use cause::{Cause, Ending, pending_reason, plain};
 pub use census::{Census, Uncounted, counts_as_failure, failure_action, has_valid_index};
+pub use end_events::PodEnded;
 pub use ends::Ends;
 pub use facts::{Facts, Indexes};
 pub use input::{

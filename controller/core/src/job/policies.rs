@@ -38,10 +38,11 @@ impl FailureAction {
     }
 }
 
-/// The action for a failed pod; `None` when no rule matches, so that the failure counts.
+/// The first rule that matches a failed pod, by its place, and its action; `None` when none
+/// does, so that the failure counts.
 ///
 /// Rules with an unknown action or operator are skipped. ([F2])
-pub(super) fn action_for(policy: &PodFailurePolicy, pod: &Pod) -> Option<FailureAction> {
+pub(super) fn rule_for(policy: &PodFailurePolicy, pod: &Pod) -> Option<(usize, FailureAction)> {
     policy.rules.iter().enumerate().find_map(|(position, rule)| {
         let matched = match &rule.on_exit_codes {
             Some(_) => exit_code_match(rule, pod).map(|(container, ended)| {
@@ -55,15 +56,16 @@ pub(super) fn action_for(policy: &PodFailurePolicy, pod: &Pod) -> Option<Failure
             }),
         };
         let matched = matched?;
-        match rule.action.as_str() {
+        let action = match rule.action.as_str() {
             "FailJob" => {
-                Some(FailureAction::FailJob(format!("{matched} FailJob rule at index {position}")))
+                FailureAction::FailJob(format!("{matched} FailJob rule at index {position}"))
             }
-            "FailIndex" => Some(FailureAction::FailIndex),
-            "Ignore" => Some(FailureAction::Ignore),
-            "Count" => Some(FailureAction::Count),
-            _ => None,
-        }
+            "FailIndex" => FailureAction::FailIndex,
+            "Ignore" => FailureAction::Ignore,
+            "Count" => FailureAction::Count,
+            _ => return None,
+        };
+        Some((position, action))
     })
 }
 

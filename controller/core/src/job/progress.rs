@@ -7,9 +7,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
+use epilogue_common::pod_end::Counted;
 use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::calls::{Calls, misplaced, pod};
+use super::end_events::PodEnded;
 use super::input::{BackoffRecord, MemoryUpdate, Settings};
 use super::plan::{PodPlan, STALE_RETRY, SkipReason, earliest};
 use super::pod_stage::{PodResult, SlowStart};
@@ -350,6 +352,7 @@ impl Progress {
         if let Some(ends) = &plan.ends {
             self.remember(MemoryUpdate::Ends(Arc::clone(ends)));
         }
+        self.tell(plan.ended.iter().filter(|ended| ended.counted != Counted::Ignored));
         for (&action, &pods) in &plan.handled {
             self.count(MetricEvent::FailureHandled { action, pods });
         }
@@ -386,6 +389,9 @@ impl Progress {
         if !kept.is_empty() {
             self.remember(MemoryUpdate::FinalizerKept(kept));
         }
+        // The status lists none of these. One whose finalizer is kept comes again.
+        let ignored = plan.ended.iter().filter(|ended| ended.counted == Counted::Ignored);
+        self.tell(ignored.filter(|ended| released.contains(&ended.pod.uid)));
         let reported = failures.iter().map(|(pod, failure)| (*pod, failure));
         self.side_effects.extend(pod_stage::refused_release(reported).map(SideEffect::Event));
         let first = failures.into_iter().next().map(|(_, failure)| failure);
@@ -453,6 +459,15 @@ impl Progress {
 
     fn write(&self, status: Box<JobStatus>) -> Step {
         if self.repeats_spec { Step::WriteWholeStatus(status) } else { Step::WriteStatus(status) }
+    }
+
+    /// Reports and counts how these pods ended.
+    fn tell<'a>(&mut self, ended: impl Iterator<Item = &'a PodEnded>) {
+        for ended in ended {
+            let PodEnded { cause, counted, .. } = *ended;
+            self.count(MetricEvent::PodEnded { cause, counted });
+            self.report(ended.event());
+        }
     }
 
     fn remember(&mut self, what: MemoryUpdate) {

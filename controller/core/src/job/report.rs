@@ -65,7 +65,7 @@ impl WaitsFor {
 }
 
 /// A wait in whole seconds, rounded up, such as `2m 5s`.
-fn in_seconds(left: SignedDuration) -> String {
+pub(super) fn in_seconds(left: SignedDuration) -> String {
     let part = i64::from(left.subsec_nanos() > 0);
     format!("{:#}", SignedDuration::from_secs(left.as_secs().saturating_add(part)))
 }

@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::end_events::PodEnded;
 use super::ends::Ends;
 use super::facts::Facts;
 use super::plan::PodPlan;
@@ -231,6 +232,9 @@ pub struct StatusPlan {
     pub handled: BTreeMap<&'static str, u32>,
     /// How the pods failed that are counted once the first write is stored; none without failures.
     pub ends: Option<Arc<Ends>>,
+    /// The ends to tell: of counted pods once the first write is stored, of ignored ones once their
+    /// finalizer is removed.
+    pub ended: Vec<PodEnded>,
 }
 
 /// The second write of the status. It depends on which pods lost their finalizer.
@@ -280,6 +284,7 @@ pub fn plan_status(plan: &PodPlan, outcomes: &PodOutcomes) -> StatusPlan {
         event,
         handled,
         ends: Ends::after(facts, &failed),
+        ended: PodEnded::read(plan, &failed),
     }
 }
 

@@ -7,6 +7,10 @@ use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::JobStatus;
 
+use epilogue_common::pod_end::Counted;
+
+use super::cause::Cause;
+use super::end_events::PodEnded;
 use super::input::{MemoryUpdate, WrittenPod};
 use super::node_fault::NodeFault;
 use crate::view::{FailureCounts, Job, Pod, Uid, Version};
@@ -116,7 +120,7 @@ pub enum SideEffect {
 }
 
 /// An event on the Job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EventDraft {
     /// Whether something is wrong.
     pub severity: Severity,
@@ -124,6 +128,8 @@ pub struct EventDraft {
     pub reason: String,
     /// `message`.
     pub message: String,
+    /// The end of a pod that it is about.
+    pub ended: Option<Box<PodEnded>>,
 }
 
 /// `type` of an event.
@@ -162,6 +168,13 @@ pub enum MetricEvent {
         action: &'static str,
         /// How many pods.
         pods: u32,
+    },
+    /// `epilogue_pod_ends_total`.
+    PodEnded {
+        /// Why the pod ended.
+        cause: Cause,
+        /// How its Job counted that.
+        counted: Counted,
     },
     /// `jobs_finished_total`.
     JobFinished {
@@ -260,14 +273,19 @@ impl Step {
 }
 
 impl EventDraft {
+    /// An event that is about no end of a pod.
+    pub fn new(severity: Severity, reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { severity, reason: reason.into(), message: message.into(), ended: None }
+    }
+
     /// A `Normal` event.
     pub fn normal(reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Normal, reason: reason.into(), message: message.into() }
+        Self::new(Severity::Normal, reason, message)
     }
 
     /// A `Warning` event.
     pub fn warning(reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, reason: reason.into(), message: message.into() }
+        Self::new(Severity::Warning, reason, message)
     }
 }
 

@@ -50,6 +50,8 @@ pub struct Reaction {
     pub external: Option<String>,
     /// The Job that rests because the pod of this event cannot be read.
     pub rests: Option<Arc<Job>>,
+    /// Pods whose end by a disruption this event shows, and their Jobs, whoever runs those.
+    pub disrupted: Vec<(Arc<Job>, Arc<Pod>)>,
     /// The namespace whose Jobs have more templates than are kept, from this event on.
     pub template_budget: Option<Arc<str>>,
     /// Whether each watch must list again, because the API has gone back to an earlier version.

@@ -343,6 +343,12 @@ impl Jobs {
         self.react(enqueues.queue, pods, now, reaction);
     }
 
+    /// A disruption has ended this pod.
+    pub(super) fn disrupted(&self, pod: &Arc<Pod>, reaction: &mut Reaction) {
+        let job = self.of_pod(pod).filter(|_| is_relevant(pod));
+        reaction.disrupted.extend(job.map(|job| (Arc::clone(job), Arc::clone(pod))));
+    }
+
     /// Records how far the watches have come, and enqueues the Jobs that waited for it. The
     /// versions of objects in an unfinished list do not count.
     pub(super) fn advance(

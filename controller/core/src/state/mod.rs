@@ -32,7 +32,7 @@ use self::pods::{OwnerJob, Pods};
 use self::relist::Relist;
 use self::restored::Awaited;
 use crate::batching::Batching;
-use crate::event_handlers::{PodChange, is_relevant};
+use crate::event_handlers::{PodChange, is_relevant, shows_disruption};
 use crate::job::{Memory, MemoryUpdate, NodeBoots, Versions};
 use crate::job_pods::{JobPods, Kind};
 use crate::orphans::{Orphans, may_remove_finalizer};
@@ -438,6 +438,9 @@ impl ClusterState {
             let is_listed = self.pod_list.is_open();
             self.jobs.pod_changed(change, is_listed, &self.pods, now, reaction);
         }
+        if shows_disruption(old.as_deref(), Some(pod)) {
+            self.jobs.disrupted(pod, reaction);
+        }
         let checks =
             self.with_gc(|gc, pods, jobs| gc.pod_shown(pod, old.as_deref(), pods, jobs, now.time));
         reaction.entries.extend(checks);
@@ -478,6 +481,9 @@ impl ClusterState {
         }
         if is_relevant(&pod) {
             self.jobs.pod_changed(PodChange::Deleted(&pod), false, &self.pods, now, reaction);
+        }
+        if shows_disruption(Some(&pod), None) {
+            self.jobs.disrupted(&pod, reaction);
         }
     }
 }

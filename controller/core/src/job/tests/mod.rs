@@ -10,6 +10,7 @@ mod conditions;
 mod counted_once;
 mod deadline;
 mod divergences;
+mod end_events;
 mod ends;
 mod failure_policy;
 mod golden;

@@ -1,0 +1,151 @@
+//! Says as it happens how a pod of a Job ended and how that counted: the events `PodFailed` and
+//! `PodDisrupted` of the Job.
+//!
+//! DIVERGES(upstream): upstream has no event for an end. Once the pod is gone, nothing says why the
+//! Job's counters rose.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use epilogue_common::pod_end::{Counted, PodEnd};
+use jiff::{SignedDuration, Timestamp};
+
+use super::cause::{Cause, Ending};
+use super::census;
+use super::facts::Facts;
+use super::plan::PodPlan;
+use super::policies::FailureAction;
+use super::report::{WaitsFor, in_seconds};
+use super::steps::EventDraft;
+use crate::view::{Job, Pod};
+
+/// One end of a pod, with what it counted as.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodEnded {
+    /// The pod at its end.
+    pub pod: Arc<Pod>,
+    /// Why it ended.
+    pub cause: Cause,
+    /// How the Job counted that.
+    pub counted: Counted,
+    /// The same in words.
+    pub end: PodEnd,
+}
+
+impl PodEnded {
+    /// The ends of these pods, which the status is about to count or the policy ignores. A pod that
+    /// the Job deleted at its own end has none: it says nothing about the Job.
+    pub(super) fn read(plan: &PodPlan, failed: &[Arc<Pod>]) -> Vec<Self> {
+        let facts = &plan.facts;
+        let over = plan.verdict.as_ref().is_some_and(|verdict| verdict.stored);
+        let by_itself = |pod: &&Arc<Pod>| {
+            let deleted = over && pod.deletion.is_some() && !Cause::of(pod).is_disruption();
+            census::is_failed(&facts.job, pod) && !deleted
+        };
+        let before = facts.census.failed(&facts.job) - facts.census.newly_failed_counted.len();
+        let mut number = before;
+        let wait = backoff(plan);
+        failed
+            .iter()
+            .filter(by_itself)
+            .map(|pod| {
+                let rule = census::failure_rule(&facts.job, pod);
+                let ignored = matches!(rule, Some((_, FailureAction::Ignore)));
+                number += usize::from(!ignored);
+                Self::of(facts, pod, rule, number, wait)
+            })
+            .collect()
+    }
+
+    fn of(
+        facts: &Facts,
+        pod: &Arc<Pod>,
+        rule: Option<(usize, FailureAction)>,
+        number: usize,
+        wait: Option<SignedDuration>,
+    ) -> Self {
+        let (job, mut says) = (&facts.job, Ending(pod).to_string());
+        let failed_index = || {
+            let per_index = facts.per_index()?;
+            pod.index.filter(|index| per_index.failed.contains(*index))
+        };
+        let counted = match rule {
+            Some((rule, FailureAction::Ignore)) => {
+                let _ = write!(says, "; ignored by rule {rule} of podFailurePolicy");
+                Counted::Ignored
+            }
+            Some((rule, FailureAction::FailJob(_))) => {
+                let _ = write!(says, "; the Job failed by rule {rule} of podFailurePolicy");
+                Counted::JobFailed
+            }
+            _ => match failed_index() {
+                Some(index) => {
+                    let _ = write!(says, "; index {index} failed");
+                    Counted::IndexFailed
+                }
+                None => {
+                    says.push_str(&failure(job, pod, number));
+                    Counted::Failed
+                }
+            },
+        };
+        if let Some(wait) = wait.filter(|_| counted != Counted::JobFailed) {
+            let _ = write!(says, ", replaced after {}", in_seconds(wait));
+        }
+        Self {
+            pod: Arc::clone(pod),
+            cause: Cause::of(pod),
+            counted,
+            end: end(pod, facts.now, says),
+        }
+    }
+
+    /// The end of a pod of a Job that another controller runs.
+    pub fn elsewhere(pod: &Arc<Pod>, now: Timestamp) -> Self {
+        let says = format!("{}; the Job's own controller decides how that counts", Ending(pod));
+        let (cause, end) = (Cause::of(pod), end(pod, now, says));
+        Self { pod: Arc::clone(pod), cause, counted: Counted::Elsewhere, end }
+    }
+
+    /// The event of it.
+    pub fn event(&self) -> EventDraft {
+        let says = &*self.end.says;
+        let event = if self.cause.is_disruption() {
+            EventDraft::normal("PodDisrupted", says)
+        } else {
+            EventDraft::warning("PodFailed", says)
+        };
+        EventDraft { ended: Some(Box::new(self.clone())), ..event }
+    }
+}
+
+fn end(pod: &Pod, now: Timestamp, says: String) -> PodEnd {
+    PodEnd {
+        pod: pod.name.to_string(),
+        node: pod.node.as_ref().map(ToString::to_string),
+        index: pod.index,
+        at: pod.finished_at().unwrap_or(now),
+        says,
+    }
+}
+
+/// The number of the failure, and of how many, where there is a limit.
+fn failure(job: &Job, pod: &Pod, number: usize) -> String {
+    let limit = i64::from(job.spec.backoff_limit);
+    match (job.spec.backoff_limit_per_index, pod.index) {
+        (Some(limit), Some(index)) => {
+            let number = pod.failures.counted.saturating_add(1);
+            format!("; failure {number} of {limit} allowed of index {index}")
+        }
+        _ if limit == i64::from(i32::MAX) => format!("; failure {number}"),
+        _ => format!("; failure {number} of {limit} allowed"),
+    }
+}
+
+/// How long the replacement waits.
+fn backoff(plan: &PodPlan) -> Option<SignedDuration> {
+    plan.waits_for.iter().find_map(|wait| match wait {
+        WaitsFor::Backoff { left, .. } | WaitsFor::IndexBackoff { left, .. } => Some(*left),
+        _ => None,
+    })
+}
