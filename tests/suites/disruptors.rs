@@ -3,6 +3,7 @@
 //! and their Node goes. Each names its reason in DisruptionTarget, and each Job acts on it.
 
 mod drained;
+mod on_call;
 mod pod_log;
 mod stage;
 
@@ -25,6 +26,7 @@ async fn jobs_act_on_the_reason_that_each_real_disruptor_gives() {
         Box::pin(orphaned(&stage)),
         Box::pin(of_others(&stage)),
     );
+    on_call::each_end_is_explained(&stage).await;
     stage.stop().await;
 }
 

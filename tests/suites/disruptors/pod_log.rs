@@ -15,7 +15,7 @@ use super::stage::LATER;
 /// One pod from its first event to its last.
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
-    job: String,
+    pub(crate) job: String,
     uid: String,
     pub(crate) name: String,
     pub(crate) node: Option<String>,
@@ -45,6 +45,12 @@ impl PodLog {
     pub(crate) fn of(&self, job: &str) -> Vec<Life> {
         let lives = self.lives.lock().expect("no holder panics");
         lives.iter().filter(|life| life.job == job).cloned().collect()
+    }
+
+    /// The pods that have DisruptionTarget.
+    pub(crate) fn disrupted(&self) -> Vec<Life> {
+        let lives = self.lives.lock().expect("no holder panics");
+        lives.iter().filter(|life| life.disruption.is_some()).cloned().collect()
     }
 
     /// Waits for a state of the Job's pods, which has at least one.

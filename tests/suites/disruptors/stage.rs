@@ -1,6 +1,7 @@
 //! Sets up an API with upstream's scheduler, taint eviction and budgets, our controller, and
 //! simulated nodes that only run what was scheduled to them.
 
+use std::path::Path;
 use std::time::Duration;
 
 use epilogue_common::pod_end::PodEnds;
@@ -138,6 +139,26 @@ impl Stage {
     /// Lets no pod be scheduled to the node, or takes that back.
     pub(crate) async fn cordon(&self, node: &str, unschedulable: bool) {
         self.change_node(node, json!({"spec": {"unschedulable": unschedulable}})).await;
+    }
+
+    /// Removes all nodes that are left, machines and objects.
+    pub(crate) async fn remove_nodes(&self) {
+        for node in self.nodes.names() {
+            if self.objects.get_opt(node).await.expect("an answer").is_some() {
+                self.nodes.vanish(node).await.expect("the node vanishes");
+                self.delete_node(node).await;
+            }
+        }
+    }
+
+    /// The name of its namespace.
+    pub(crate) fn namespace(&self) -> &str {
+        self.namespace.name()
+    }
+
+    /// The administrator's kubeconfig.
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        self.control_plane.kubeconfig_path()
     }
 
     pub(crate) async fn delete_node(&self, node: &str) {

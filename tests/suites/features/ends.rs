@@ -4,8 +4,10 @@ use epilogue_common::pod_end::{Counted, ENDS_MAX, PodEnds};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, ListParams};
 use lab::bed::{Bed, SOON, job};
-use lab::eventually;
-use serde_json::json;
+use lab::paths::program;
+use lab::{Cluster, eventually};
+use serde_json::{Value, json};
+use tokio::process::Command;
 
 use super::{NO_BACKOFF, bed};
 
@@ -103,5 +105,67 @@ async fn many_ends_of_one_cause_share_an_event() {
     let [one] = &said[..] else { panic!("{said:#?}") };
     assert_eq!(one.ends.last.len(), ENDS_MAX);
     assert_eq!(one.ends.nodes.values().sum::<u32>(), 40);
+    bed.stop().await;
+}
+
+/// What `explain` says of a Job.
+async fn explained(bed: &Bed, job: &str) -> Value {
+    let cluster = Cluster::of_tests("features").expect("the suite's cluster");
+    let output = Command::new(program("kubectl-epilogue"))
+        .args(["explain", &format!("job/{job}"), "-n", bed.namespace(), "-o", "json"])
+        .arg("--kubeconfig")
+        .arg(cluster.kubeconfig_path())
+        .output()
+        .await
+        .expect("the program must be startable");
+    let error = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{job}: {error}"))
+}
+
+/// Each Job fails for good for another cause; then its pods go.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explain_says_why_a_job_failed_when_its_pods_are_gone() {
+    let bed = bed(&[NO_BACKOFF]).await;
+    let gates = json!([{"name": "example.com/wait"}]);
+    for job in [
+        job("crashed").spec("backoffLimit", 0).script("fail exit=3"),
+        job("evicted").spec("backoffLimit", 0).script("disrupt"),
+        job("again").spec("backoffLimit", 1).pod("restartPolicy", "OnFailure").script("fail"),
+        job("late").spec("activeDeadlineSeconds", 1).pod("schedulingGates", gates),
+        job("index").indexed(2).spec("backoffLimitPerIndex", 0).script("index=1: fail; succeed"),
+    ] {
+        bed.create(job).await;
+    }
+    let names = ["crashed", "evicted", "again", "late", "index"];
+    for name in names {
+        bed.finished(name, SOON).await;
+    }
+    for name in ["crashed", "evicted", "index"] {
+        eventually("the end is told", SOON, async || said(&bed, name).await.len(), |it| *it == 1)
+            .await;
+    }
+    pods_are_gone(&bed).await;
+    for (name, facts, remedy) in [
+        ("crashed", [": container main exited with code 3", "1 failure of 0"], "backoffLimit: 6"),
+        ("evicted", [" was disrupted (", "1 failure of 0"], "type: DisruptionTarget"),
+        ("again", [": container main exited with code 1", "the limit of 1"], ""),
+        ("late", ["1 pending (SchedulingGated)", " of 1 s"], ""),
+        ("index", [": 1 of 2 (1), 1 failure", ": container main exited with code 1"], ""),
+    ] {
+        let answer = explained(&bed, name).await;
+        let state = answer["state"].as_str().unwrap_or_default();
+        assert!(state.starts_with("Failed: "), "{name}: {answer:#}");
+        assert!(facts.iter().all(|fact| state.contains(fact)), "{name}: {answer:#}");
+        let yaml = answer["remedy"]["yaml"].as_str().unwrap_or_default();
+        assert!(yaml.contains(remedy), "{name}: {answer:#}");
+    }
+    for name in ["crashed", "evicted", "index"] {
+        let answer = explained(&bed, name).await;
+        let end = &answer["ends"]["last"][0];
+        let said = said(&bed, name).await;
+        let told = &said[0].ends.last[0];
+        assert_eq!((&end["pod"], &end["node"]), (&json!(told.pod), &json!(told.node)), "{name}");
+        assert_eq!(end["cause"], said[0].ends.cause, "{name}");
+    }
     bed.stop().await;
 }
