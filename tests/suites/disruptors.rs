@@ -87,6 +87,11 @@ async fn evicted(stage: &Stage) {
     pair.goes_on(stage).await;
 }
 
+/// Pod GC has one reason, and says by a condition of its own why.
+fn cause(reason: &str) -> &str {
+    if reason == "DeletionByPodGC" { "NodeGone" } else { reason }
+}
+
 /// kube-controller-manager runs this Job. What happens to its pods is told all the same.
 async fn of_others(stage: &Stage) {
     const NAME: &str = "others";
@@ -128,7 +133,7 @@ impl Pair {
         }
         for (name, counted) in [(&self.ignores, Counted::Ignored), (&self.counts, Counted::Failed)]
         {
-            let ends = stage.is_told(name, reason, 1).await;
+            let ends = stage.is_told(name, cause(reason), 1).await;
             let (pod, end) = (&stage.log.of(name)[0], &ends.last[0]);
             assert_eq!((ends.counted, &end.pod, &end.node), (counted, &pod.name, &pod.node));
         }

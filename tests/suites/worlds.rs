@@ -302,7 +302,7 @@ fn two_controllers_that_both_believe_to_lead_count_each_pod_once() {
 #[test]
 fn pods_of_a_lost_node_are_failed_by_proof_and_replaced() {
     let reports = run_all("lost node", Options { loses_node: true, ..Options::default() });
-    assert_told(&reports, &["DeletionByPodGC"]);
+    assert_told(&reports, &["NodeGone"]);
     let by_pod_gc = |access: &&Access| {
         let body = access.body["status"]["phase"].as_str();
         access.agent.starts_with(CONTROLLER) && access.kind == Kind::Pod && body == Some("Failed")

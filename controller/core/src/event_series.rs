@@ -18,6 +18,8 @@ use crate::workqueue::Moment;
 const PENDING_MAX: usize = 4096;
 /// The most series that are kept to be counted up; the oldest go first.
 const SERIES_MAX: usize = 8192;
+/// The most of them that are about ends of pods: each takes up to 3 KB.
+const ENDS_MAX: usize = 2048;
 /// The most messages of one reason that get an Event each. Number and window are client-go's.
 const SIMILAR_MAX: usize = 10;
 /// How long a series lasts after its last event.
@@ -120,6 +122,8 @@ pub struct EventSeries {
     failed_creations: HashSet<Uid>,
     /// When the newest events were recorded, as many as make many.
     newest: VecDeque<Moment>,
+    /// How many series are about ends of pods.
+    with_ends: usize,
     next_id: u64,
     dropped: u64,
 }
@@ -377,6 +381,7 @@ impl EventSeries {
             last: at.wall,
             id,
         };
+        self.with_ends += usize::from(write.ends.is_some());
         self.by_event.insert(key.clone(), id);
         let begun = at.elapsed;
         self.series.insert(id, Series { write, key, begun, due: None, attempts: 0 });
@@ -406,6 +411,7 @@ impl EventSeries {
     fn drop_series(&mut self, id: u64) {
         if let Some(series) = self.series.remove(&id) {
             self.by_event.remove(&series.key);
+            self.with_ends -= usize::from(series.write.ends.is_some());
             if series.write.event.reason == NOT_CREATED {
                 self.failed_creations.remove(&series.key.0);
             }
@@ -415,17 +421,22 @@ impl EventSeries {
         }
     }
 
-    /// Makes room by removing the oldest series that are written.
+    /// Makes room by removing the oldest series that are written. What they say stays in the API; an
+    /// event like theirs gets another Event.
     fn forget_old(&mut self, now: Moment) {
-        if self.series.len() < SERIES_MAX {
+        let is_full = self.series.len() >= SERIES_MAX;
+        let max = if is_full { SERIES_MAX } else { ENDS_MAX };
+        if !is_full && self.with_ends < ENDS_MAX {
             return;
         }
+        let is_old =
+            |series: &Series| series.due.is_none() && (is_full || series.write.ends.is_some());
         let idle: Vec<u64> = self
             .series
             .iter()
-            .filter(|(_, series)| series.due.is_none())
+            .filter(|(_, series)| is_old(series))
             .map(|(id, _)| *id)
-            .take(SERIES_MAX / 4)
+            .take(max / 4)
             .collect();
         for id in idle {
             self.drop_series(id);
@@ -735,6 +746,19 @@ mod tests {
         assert!(last.event.message.starts_with("pod pod-999 on node-0"), "{:?}", last.event);
         assert_eq!(ends.last.len(), pod_end::ENDS_MAX);
         assert_eq!(ends.nodes.values().sum::<u32>(), 1000);
+    }
+
+    #[test]
+    fn what_is_kept_of_ends_is_bounded() {
+        let mut series = EventSeries::default();
+        for number in 0..3 * ENDS_MAX {
+            let job = Regarding::of(&sample(&format!("job-{number}")));
+            series.record(job, ended(1, Cause::ExitCode), at(0));
+            drain(&mut series, at(0));
+            assert!(series.with_ends <= ENDS_MAX, "{number}");
+        }
+        let kept = series.series.values().filter(|series| series.write.ends.is_some());
+        assert_eq!(kept.count(), series.with_ends);
     }
 
     #[test]

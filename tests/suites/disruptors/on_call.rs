@@ -7,6 +7,7 @@ use lab::paths::program;
 use serde_json::Value;
 use tokio::process::Command;
 
+use super::cause;
 use super::pod_log::Life;
 use super::stage::{LATER, Stage};
 
@@ -44,7 +45,7 @@ pub(crate) async fn each_end_is_explained(stage: &Stage) {
         let is_it = |end: &&Value| {
             end["pod"] == *life.name
                 && end["node"].as_str() == life.node.as_deref()
-                && end["cause"].as_str() == life.disruption.as_deref()
+                && end["cause"].as_str() == life.disruption.as_deref().map(cause)
         };
         assert_eq!(ends.iter().filter(is_it).count(), 1, "{life:?}: {answer:#}");
     }
@@ -55,7 +56,7 @@ pub(crate) async fn each_end_is_explained(stage: &Stage) {
         ("EvictionByEvictionAPI", 5),
         ("PreemptionByScheduler", 2),
         ("DeletionByTaintManager", 2),
-        ("DeletionByPodGC", 2),
+        ("NodeGone", 2),
     ] {
         let all = ends["by_cause"].as_array().into_iter().flatten();
         let of = all.filter(|it| it["cause"] == cause).map(|it| &it["ends"]);

@@ -171,7 +171,8 @@ struct Decider<'a> {
 
 impl<'a> Decider<'a> {
     /// The first one that failed, and of two at once a regular one. Sidecars never decide. The
-    /// kubelet's own reason comes before the codes that its signals caused.
+    /// kubelet's own reason comes before the codes that its signals caused. What a container did
+    /// before its last start is no cause of a deletion.
     fn of(pod: &'a Pod) -> Option<Self> {
         if matches!(pod.gc.reason(), Some("DeadlineExceeded" | "Evicted")) {
             return None;
@@ -182,7 +183,8 @@ impl<'a> Decider<'a> {
             let ended = container.terminated.filter(failed)?;
             Some(Self { container, ended })
         });
-        let before = decide().filter_map(|container| {
+        let is_deleted = pod.deletion.is_some() && pod.phase != Phase::Failed;
+        let before = decide().filter(|_| !is_deleted).filter_map(|container| {
             let ended = *container.last.as_deref().filter(|ended| failed(ended))?;
             Some(Self { container, ended })
         });

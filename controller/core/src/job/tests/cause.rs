@@ -142,6 +142,18 @@ fn the_container_that_decided_is_named() {
     assert_eq!(Cause::of(&alone.build()), Cause::Unknown);
 }
 
+/// Its container had crashed before, and runs again when somebody deletes the pod.
+#[test]
+fn a_deletion_is_no_crash_of_before() {
+    let again = pod("p", "Running").on_node().terminating().with(|pod| {
+        pod["status"]["containerStatuses"] = json!([{
+            "name": "main", "restartCount": 1, "state": {"running": {}},
+            "lastState": {"terminated": {"exitCode": 2, "reason": "Error"}},
+        }]);
+    });
+    assert_eq!(Cause::of(&again.build()), Cause::Deleted);
+}
+
 /// A container that waits for its next start has its last end in another field.
 #[test]
 fn the_last_end_of_a_container_that_is_restarted_counts() {
