@@ -218,6 +218,7 @@ impl Wire {
         if let Some(sabotage) = self.sabotage
             && let Ok(mut object) = serde_json::from_slice::<Value>(&bytes)
         {
+            retell(sabotage, &mut parts, &mut object);
             before = self.alter(sabotage, &mut parts, &mut object);
             body = object.to_string().into_bytes();
         }
@@ -247,7 +248,6 @@ impl Wire {
         let path = parts.uri.path().to_owned();
         let creates = parts.method == Method::POST && path.ends_with("/pods");
         let counts = is_status(parts);
-        let tells = object["metadata"]["annotations"].get("epilogue.dev/cause").is_some();
         let releases = object["metadata"].get("$deleteFromPrimitiveList/finalizers").is_some();
         match sabotage {
             Sabotage::CountAtOnce if counts => {
@@ -285,10 +285,6 @@ impl Wire {
             Sabotage::HoldNamespace if releases && path.contains(DOOMED) => {
                 parts.method = Method::GET;
             }
-            Sabotage::BlameTheNode if tells => {
-                object["metadata"]["annotations"]["epilogue.dev/cause"] = "LostByNode".into();
-            }
-            Sabotage::TellNothing if tells => parts.method = Method::GET,
             Sabotage::KeepFinalizers if releases => parts.method = Method::GET,
             Sabotage::CreateUntracked if creates => object["metadata"]["finalizers"] = json!([]),
             Sabotage::ForgetFailures if creates => forget_failures(object),
@@ -432,6 +428,18 @@ fn conditions(object: &mut Value) -> Option<&mut Vec<Value>> {
 /// Whether admission of others has added this condition.
 fn is_of_others(condition: &Value) -> bool {
     condition["type"].as_str().is_some_and(|kind| kind.contains(OTHERS))
+}
+
+/// Changes an event about the end of a pod as a mistake would.
+fn retell(sabotage: Sabotage, parts: &mut http::request::Parts, object: &mut Value) {
+    let Some(cause) = object["metadata"]["annotations"].get_mut("epilogue.dev/cause") else {
+        return;
+    };
+    match sabotage {
+        Sabotage::BlameTheNode => *cause = "LostByNode".into(),
+        Sabotage::TellNothing => parts.method = Method::GET,
+        _ => {}
+    }
 }
 
 /// Whether a request writes the status of a Job.

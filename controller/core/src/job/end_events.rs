@@ -52,7 +52,7 @@ impl PodEnded {
                 let rule = census::failure_rule(&facts.job, pod);
                 let ignored = matches!(rule, Some((_, FailureAction::Ignore)));
                 number += usize::from(!ignored);
-                Self::of(facts, pod, rule, number, wait)
+                Self::of(facts, pod, rule.as_ref(), number, wait)
             })
             .collect()
     }
@@ -60,15 +60,13 @@ impl PodEnded {
     fn of(
         facts: &Facts,
         pod: &Arc<Pod>,
-        rule: Option<(usize, FailureAction)>,
+        rule: Option<&(usize, FailureAction)>,
         number: usize,
         wait: Option<SignedDuration>,
     ) -> Self {
         let (job, mut says) = (&facts.job, Ending(pod).to_string());
-        let failed_index = || {
-            let per_index = facts.per_index()?;
-            pod.index.filter(|index| per_index.failed.contains(*index))
-        };
+        let failed = facts.per_index().map(|per_index| &per_index.failed);
+        let failed_index = pod.index.filter(|index| failed.is_some_and(|it| it.contains(*index)));
         let counted = match rule {
             Some((rule, FailureAction::Ignore)) => {
                 let _ = write!(says, "; ignored by rule {rule} of podFailurePolicy");
@@ -78,16 +76,15 @@ impl PodEnded {
                 let _ = write!(says, "; the Job failed by rule {rule} of podFailurePolicy");
                 Counted::JobFailed
             }
-            _ => match failed_index() {
-                Some(index) => {
+            _ => {
+                if let Some(index) = failed_index {
                     let _ = write!(says, "; index {index} failed");
                     Counted::IndexFailed
-                }
-                None => {
+                } else {
                     says.push_str(&failure(job, pod, number));
                     Counted::Failed
                 }
-            },
+            }
         };
         if let Some(wait) = wait.filter(|_| counted != Counted::JobFailed) {
             let _ = write!(says, ", replaced after {}", in_seconds(wait));
