@@ -88,16 +88,7 @@ impl Metrics {
                 "The number of failed Pods handled by failure policy with respect to the action",
                 &["action"],
             )?,
-            pod_ends: registered(
-                registry,
-                IntCounterVec::new(
-                    Opts::new(
-                        "epilogue_pod_ends_total",
-                        "Pods of Jobs that failed or were disrupted, by cause and by how that counted",
-                    ),
-                    &["cause", "counted"],
-                )?,
-            )?,
+            pod_ends: pod_ends(registry)?,
             // Counts Jobs of other controllers when the watch adds them. ([M6])
             external: counter(
                 "jobs_by_external_controller_total",
@@ -235,6 +226,15 @@ fn sync_duration(registry: &Registry) -> prometheus::Result<HistogramVec> {
         HistogramOpts::from(named("job_sync_duration_seconds", "The time it took to sync a job"))
             .buckets(exponential_buckets(0.004, 2.0, 15)?);
     registered(registry, HistogramVec::new(options, &BY_SYNC)?)
+}
+
+/// The ends of pods, by what the events of their Jobs say.
+fn pod_ends(registry: &Registry) -> prometheus::Result<IntCounterVec> {
+    let options = Opts::new(
+        "epilogue_pod_ends_total",
+        "Pods of Jobs that failed or were disrupted, by cause and by how that counted",
+    );
+    registered(registry, IntCounterVec::new(options, &["cause", "counted"])?)
 }
 
 /// The duration of plans: microseconds as a rule, and the thread's other work waits for each.

@@ -27,6 +27,9 @@ const JOBS: [(&str, &str, i32, i32); 7] = [
     ("patient", "Complete", 1, 1),
 ];
 
+/// The rule of the Jobs that have one.
+const RULE: &str = "rule 0 of podFailurePolicy";
+
 /// The last line of a demo that keeps its Jobs.
 const LAST: &str = "get events";
 
@@ -49,6 +52,7 @@ async fn every_story_is_shown_and_is_true_in_the_api() {
     summary_is_last(&lines);
     events_are_those_of_the_stories(&lines);
     no_pod_of_patient_came_early(&lines);
+    ends_are_those_of_the_stories(&lines);
 
     let words = lines.last().expect("a line").split_whitespace();
     let kubeconfig = words.skip_while(|word| *word != "--kubeconfig").nth(1).expect("a path");
@@ -105,6 +109,22 @@ fn events_are_those_of_the_stories(lines: &[String]) {
     assert!(collected.contains("; bereaved-"), "{collected}");
     assert!(collected.ends_with(" is Failed, DisruptionTarget DeletionByPodGC"), "{collected}");
     assert!(deleted.starts_with("a user deletes patient-"), "{deleted}");
+}
+
+/// Each end has its event, with what it counted as.
+fn ends_are_those_of_the_stories(lines: &[String]) {
+    for (begins, has, ends) in [
+        ("PodFailed    pod training-3-", " with code 42; failure 1 of 6 allowed", ""),
+        ("PodFailed    pod broken-", " with code 3; the Job failed by ", RULE),
+        ("PodDisrupted pod disrupted-", " (TerminationByKubelet); ignored by ", RULE),
+        ("PodDisrupted pod bereaved-", ": its node is gone; ignored by ", RULE),
+        ("PodFailed    pod patient-", " with code 143 (SIGTERM); failure 1 of 6 allowed", ""),
+    ] {
+        let of_it = lines.iter().filter_map(|line| line.strip_prefix("  "));
+        let of_it: Vec<&str> = of_it.filter(|line| line.starts_with(begins)).collect();
+        let [line] = of_it[..] else { panic!("{begins}: {lines:#?}") };
+        assert!(line.contains(has) && line.ends_with(ends), "{line}");
+    }
 }
 
 /// The table showed its pod while it terminated, and never another one meanwhile.

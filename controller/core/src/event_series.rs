@@ -421,8 +421,8 @@ impl EventSeries {
         }
     }
 
-    /// Makes room by removing the oldest series that are written. What they say stays in the API; an
-    /// event like theirs gets another Event.
+    /// Makes room by removing the oldest series that are written. What they say stays in the API;
+    /// an event like theirs gets another Event.
     fn forget_old(&mut self, now: Moment) {
         let is_full = self.series.len() >= SERIES_MAX;
         let max = if is_full { SERIES_MAX } else { ENDS_MAX };

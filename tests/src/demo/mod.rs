@@ -1,6 +1,7 @@
 //! Plays the demo: Jobs of every kind on a real API, run by our controller on simulated nodes. One
 //! node shuts down under our agent, and another one dies. This file is the story; `jobs` are its
-//! Jobs, `host` is the node's logind with the agent, `table` draws the Jobs, `ends` reads why pods ended.
+//! Jobs, `host` is the node's logind with the agent, `table` draws the Jobs, `ends` reads how their
+//! pods ended.
 
 mod ends;
 mod host;
@@ -67,12 +68,11 @@ pub async fn play(cluster: &Cluster, setup: &Setup) -> anyhow::Result<()> {
     nodes.stop().await?;
     controller.stop().await;
     let rows = outcome.with_context(|| format!("the controller's log is {log}"))?;
-    summarize(&scenes, &rows)?;
     println!("\nHow their pods ended, as the events of each Job keep it when the pods are gone:\n");
     for line in told? {
         println!("  {line}");
     }
-    Ok(())
+    summarize(&scenes, &rows)
 }
 
 /// The environment of the demo.

@@ -123,6 +123,13 @@ fn cause(object: &Value, deleting: bool) -> String {
     let all = lists.into_iter().filter_map(|list| object["status"][list].as_array()).flatten();
     let ended = all.map(|container| &container["state"]["terminated"]);
     let mut failed = ended.filter(|it| it["exitCode"].as_i64().is_some_and(|code| code != 0));
+    let own = object["status"]["reason"].as_str().filter(|_| !has_containers(object));
+    match own {
+        Some("DeadlineExceeded") => return "PodDeadline".into(),
+        Some("Evicted") => return "StorageLimit".into(),
+        Some(_) if object["status"]["phase"] == "Failed" => return "RejectedByKubelet".into(),
+        _ => {}
+    }
     match failed.next().map(|it| text(&it["reason"])) {
         Some(reason) if reason == "OOMKilled" || oom.is_some() => "ContainerOOM".into(),
         Some(reason) if reason == "ContainerStatusUnknown" => "Unknown".into(),
@@ -130,6 +137,12 @@ fn cause(object: &Value, deleting: bool) -> String {
         None if deleting => "Deleted".into(),
         None => "Unknown".into(),
     }
+}
+
+/// Whether the status has any container.
+fn has_containers(object: &Value) -> bool {
+    let lists = ["initContainerStatuses", "containerStatuses"];
+    lists.into_iter().any(|list| object["status"][list].as_array().is_some_and(|it| !it.is_empty()))
 }
 
 fn counted(object: &Value, jobs: &mut BTreeMap<String, Counts>) {

@@ -48,13 +48,13 @@ pub fn tracked_terminal_transition(change: PodChange<'_>) -> Option<&'static str
     }
 }
 
-/// Whether this change shows the end of a pod, and a disruption was its cause. What was over when it
-/// was seen first is no news.
+/// Whether this change shows the end of a pod, and a disruption was its cause. What was over when
+/// it was seen first is no news.
 pub fn shows_disruption(before: Option<&Pod>, after: Option<&Pod>) -> bool {
     let Some(before) = before.filter(|pod| !pod.is_terminal()) else { return false };
     match after {
         Some(pod) => pod.phase == Phase::Failed && Cause::of(pod).is_disruption(),
-        // Nobody saw it terminal.
+        // The watch never showed it terminal.
         None => Cause::of(before).is_disruption(),
     }
 }

@@ -144,7 +144,7 @@ fn the_container_that_decided_is_named() {
 
 /// Its container had crashed before, and runs again when somebody deletes the pod.
 #[test]
-fn a_deletion_is_no_crash_of_before() {
+fn an_earlier_crash_is_no_cause_of_a_deletion() {
     let again = pod("p", "Running").on_node().terminating().with(|pod| {
         pod["status"]["containerStatuses"] = json!([{
             "name": "main", "restartCount": 1, "state": {"running": {}},
