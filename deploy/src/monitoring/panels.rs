@@ -172,6 +172,11 @@ const SYNC_P99: &str = "histogram_quantile(0.99, sum by (action, le) (rate(\
     job_controller_job_sync_duration_seconds_bucket{job='epilogue-controller'}[\
     $__rate_interval])))";
 
+/// A series that is new within the hour has its whole value as increase.
+const POD_ENDS: &str = "sum by (cause, counted) ((epilogue_pod_ends_total{job='$job'} unless \
+    epilogue_pod_ends_total{job='$job'} offset 1h) or \
+    increase(epilogue_pod_ends_total{job='$job'}[1h]))";
+
 const NODE: Dashboard = Dashboard {
     name: "node",
     title: "Epilogue / Node",
@@ -330,7 +335,7 @@ const JOB: Dashboard = Dashboard {
     panels: &JOB_PANELS,
 };
 
-const JOB_PANELS: [Panel; 12] = [
+const JOB_PANELS: [Panel; 13] = [
     graph(
         "Syncs per second",
         "ops",
@@ -401,6 +406,12 @@ const JOB_PANELS: [Panel; 12] = [
              job_controller_pod_failures_handled_by_failure_policy_total{job='$job'}[1h]))",
             "{{action}}",
         )],
+    ),
+    graph(
+        "Ends of pods per hour",
+        "none",
+        "Failed and disrupted pods by cause, and how their Job counted them.",
+        &[(POD_ENDS, "{{cause}}: {{counted}}")],
     ),
     graph(
         "Indexes finished per hour",

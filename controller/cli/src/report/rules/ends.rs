@@ -204,3 +204,18 @@ impl Tally {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_alert_leaves_out_the_causes_of_the_pods_themselves_and_no_others() {
+        let alerts = include_str!("../../../../../deploy/monitoring/alerts.yaml");
+        let own = EndCause::ALL.into_iter().filter(|cause| !cause.is_disruption());
+        let own: Vec<&str> = own.map(EndCause::label).collect();
+        let matcher = format!("cause!~\"{}\"", own.join("|"));
+        assert_eq!(alerts.matches(&matcher).count(), 2, "{matcher}");
+        assert_eq!(alerts.matches("cause!~").count(), 2);
+    }
+}
