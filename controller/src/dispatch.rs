@@ -114,10 +114,10 @@ impl Dispatch {
         self.wake_for_quota(&event);
         let mut reaction = self.state().handle_pod(event, &self.now());
         let disrupted = std::mem::take(&mut reaction.disrupted);
-        let is_told = self.leads.load(Ordering::Relaxed);
+        let is_reported = self.leads.load(Ordering::Relaxed);
         PodNews {
             rests: self.react(reaction),
-            disrupted: if is_told { disrupted } else { Vec::new() },
+            disrupted: if is_reported { disrupted } else { Vec::new() },
         }
     }
 

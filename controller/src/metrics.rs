@@ -126,10 +126,7 @@ impl Metrics {
                 "epilogue_job_template_reads_total",
                 "Syncs that read the Job from the API, because its template was not kept",
             )?,
-            events_dropped: one(
-                "epilogue_events_dropped_total",
-                "Events that were not written to the API",
-            )?,
+            events_dropped: one("epilogue_events_dropped_total", "Events that were not written")?,
         })
     }
 

@@ -92,7 +92,7 @@ fn cause(reason: &str) -> &str {
     if reason == "DeletionByPodGC" { "NodeGone" } else { reason }
 }
 
-/// kube-controller-manager runs this Job. What happens to its pods is told all the same.
+/// kube-controller-manager runs this Job. What happens to its pods is reported all the same.
 async fn of_others(stage: &Stage) {
     const NAME: &str = "others";
     let [node] = stage.place(NAME, [8]).await;
@@ -102,7 +102,7 @@ async fn of_others(stage: &Stage) {
     stage.reaches(NAME, |state| state.ready == Some(1)).await;
     let pod = stage.only_pod(NAME).await;
     stage.evict(&pod).await.expect("no budget holds it");
-    let ends = stage.is_told(NAME, "EvictionByEvictionAPI", 1).await;
+    let ends = stage.is_reported(NAME, "EvictionByEvictionAPI", 1).await;
     let end = &ends.last[0];
     assert_eq!((ends.counted, &end.pod), (Counted::Elsewhere, &pod));
     assert_eq!(end.node.as_ref(), Some(&node));
@@ -133,7 +133,7 @@ impl Pair {
         }
         for (name, counted) in [(&self.ignores, Counted::Ignored), (&self.counts, Counted::Failed)]
         {
-            let ends = stage.is_told(name, cause(reason), 1).await;
+            let ends = stage.is_reported(name, cause(reason), 1).await;
             let (pod, end) = (&stage.log.of(name)[0], &ends.last[0]);
             assert_eq!((ends.counted, &end.pod, &end.node), (counted, &pod.name, &pod.node));
         }

@@ -121,15 +121,15 @@ fn lines(log: &[Access]) -> Vec<String> {
 fn without_faults_every_job_ends_exactly_as_scripted() {
     let reports = run_all("calm", Options::default());
     assert_restarts_met(&reports);
-    assert_told(&reports, &["ExitCode"]);
+    assert_reported(&reports, &["ExitCode"]);
 }
 
-/// Ends with each of these causes must have been told.
-fn assert_told(reports: &[Report], causes: &[&str]) {
+/// Ends with each of these causes must have been reported.
+fn assert_reported(reports: &[Report], causes: &[&str]) {
     for cause in causes {
-        let told: usize = reports.iter().filter_map(|it| it.told.get(*cause)).sum();
-        println!("events of ends by {cause}: {told}");
-        assert!(told >= MET_MIN || reports.len() == 1, "too few events by {cause}: {told}");
+        let reported: usize = reports.iter().filter_map(|it| it.reported.get(*cause)).sum();
+        println!("events of ends by {cause}: {reported}");
+        assert!(reported >= MET_MIN || reports.len() == 1, "too few events by {cause}: {reported}");
     }
 }
 
@@ -302,7 +302,7 @@ fn two_controllers_that_both_believe_to_lead_count_each_pod_once() {
 #[test]
 fn pods_of_a_lost_node_are_failed_by_proof_and_replaced() {
     let reports = run_all("lost node", Options { loses_node: true, ..Options::default() });
-    assert_told(&reports, &["NodeGone"]);
+    assert_reported(&reports, &["NodeGone"]);
     let by_pod_gc = |access: &&Access| {
         let body = access.body["status"]["phase"].as_str();
         access.agent.starts_with(CONTROLLER) && access.kind == Kind::Pod && body == Some("Failed")
@@ -323,7 +323,7 @@ fn pods_of_a_lost_node_amid_faults_count_once() {
 #[test]
 fn pods_of_a_node_that_shuts_down_are_reported_and_complete_elsewhere() {
     let reports = run_all("shutdown", Options { shuts_down: true, ..Options::default() });
-    assert_told(&reports, &["TerminationByKubelet"]);
+    assert_reported(&reports, &["TerminationByKubelet"]);
     assert_stories_met(&reports, &[Kubelet::Plain, Kubelet::Graceful, Kubelet::Dead]);
 }
 
@@ -588,7 +588,7 @@ caught! {
     a_controller_that_names_another_cause_is_caught:
         BlameTheNode by "ended by LostByNode";
     a_controller_that_tells_no_end_is_caught:
-        TellNothing by "failures are told";
+        TellNothing by "failures are reported";
     a_controller_that_leaves_finalizers_is_caught:
         KeepFinalizers by "keeps its finalizer";
     a_controller_that_creates_untracked_pods_is_caught:

@@ -15,6 +15,8 @@ use anyhow::ensure;
 use jiff::Timestamp;
 
 use crate::colour::Paint;
+use crate::doctor::{LEASE, Lease, lease};
+use crate::lease::Controller;
 use crate::list::each_page;
 use crate::read::{self, Scope};
 use crate::source;
@@ -47,6 +49,9 @@ pub(crate) struct Arguments {
     /// Leave out the counters of Epilogue's programs. Reading them needs the right get pods/proxy
     #[arg(long)]
     no_metrics: bool,
+    /// Lease that epilogue-controller holds while it works, or none if it runs without a lease
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = lease, default_value = LEASE)]
+    controller_lease: Lease,
     /// Output format; html is one file, for `> report.html`
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -99,8 +104,9 @@ async fn live(arguments: &Arguments) -> anyhow::Result<Input> {
     } else {
         counters::read(&client, &objects).await
     };
-    let now = arguments.at.unwrap_or_else(Timestamp::now);
-    Ok(Input { read, objects, events, metrics, namespace, since: arguments.since, now })
+    let controller = source::controller(&client, arguments.controller_lease.0.as_ref()).await?;
+    let (since, now) = (arguments.since, arguments.at.unwrap_or_else(Timestamp::now));
+    Ok(Input { read, objects, events, metrics, controller, namespace, since, now })
 }
 
 /// A kind without objects in the dump counts as not read, unless an empty list stands for it.
@@ -123,7 +129,9 @@ fn dumped(arguments: &Arguments) -> anyhow::Result<Input> {
         events.add(event);
     }
     objects.retain(|object| object["kind"] != "Event");
-    let now = arguments.at.unwrap_or_else(Timestamp::now);
+    let (since, now) = (arguments.since, arguments.at.unwrap_or_else(Timestamp::now));
     let metrics = Metrics::none("a dump has none");
-    Ok(Input { read, objects, events, metrics, namespace, since: arguments.since, now })
+    let leases = read.contains(&Kind::Lease).then_some(&*objects);
+    let controller = Controller::of(arguments.controller_lease.0.as_ref(), leases)?;
+    Ok(Input { read, objects, events, metrics, controller, namespace, since, now })
 }

@@ -13,21 +13,24 @@ use super::jobs::Scene;
 use crate::eventually::observe_until;
 
 /// Events are written apart from the Jobs.
-const TOLD_WITHIN: Duration = Duration::from_secs(10);
+const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// One line for each end, in the order of the scenes: the event's reason, and how the pod ended.
 /// Every failure that a Job counts must be among them.
-pub(super) async fn told(client: &kube::Client, scenes: &[Scene]) -> anyhow::Result<Vec<String>> {
+pub(super) async fn reported(
+    client: &kube::Client,
+    scenes: &[Scene],
+) -> anyhow::Result<Vec<String>> {
     let events: Api<Event> = Api::namespaced(client.clone(), NAMESPACE);
     let read = async || {
         let all = events.list(&ListParams::default()).await;
         all.map(|all| all.items).unwrap_or_default()
     };
-    let is_told = |events: &Vec<Event>| {
+    let is_reported = |events: &Vec<Event>| {
         scenes.iter().all(|scene| failures(events, scene.name) >= scene.end.failed)
     };
-    let Ok(events) = observe_until(TOLD_WITHIN, read, is_told).await else {
-        bail!("not each failure has an event within {TOLD_WITHIN:?}")
+    let Ok(events) = observe_until(REPORTED_WITHIN, read, is_reported).await else {
+        bail!("not each failure has an event within {REPORTED_WITHIN:?}")
     };
     let lines = scenes.iter().flat_map(|scene| of(&events, scene.name));
     Ok(lines

@@ -63,13 +63,13 @@ pub async fn play(cluster: &Cluster, setup: &Setup) -> anyhow::Result<()> {
     println!();
     let stage = Stage { cluster, client: &client, nodes: &nodes, dir: &setup.dir };
     let outcome = Box::pin(watch(&stage, &scenes)).await;
-    let told = ends::told(&client, &scenes).await;
+    let reported = ends::reported(&client, &scenes).await;
     let log = controller.log().display().to_string();
     nodes.stop().await?;
     controller.stop().await;
     let rows = outcome.with_context(|| format!("the controller's log is {log}"))?;
     println!("\nHow their pods ended, as the events of each Job keep it when the pods are gone:\n");
-    for line in told? {
+    for line in reported? {
         println!("  {line}");
     }
     summarize(&scenes, &rows)

@@ -44,7 +44,7 @@ pub(crate) async fn drained(stage: &Stage) {
     assert!(second > Some(pods[2].begun), "one replacement came before the second end: {pods:?}");
     assert!(pods[2..].iter().all(|pod| pod.node.as_ref() == Some(&other)), "{pods:?}");
 
-    let ends = stage.is_told(NAME, "EvictionByEvictionAPI", 2).await;
+    let ends = stage.is_reported(NAME, "EvictionByEvictionAPI", 2).await;
     assert_eq!(ends.counted, Counted::Ignored);
     assert_eq!(ends.nodes, [(node, 2)].into());
 

@@ -216,24 +216,24 @@ impl Stage {
 
     /// Waits until an event of the Job says how many of its pods a cause ended. Returns what the
     /// event says.
-    pub(crate) async fn is_told(&self, job: &str, cause: &str, count: i32) -> PodEnds {
+    pub(crate) async fn is_reported(&self, job: &str, cause: &str, count: i32) -> PodEnds {
         let selector = ListParams::default().fields(&format!("involvedObject.name={job}"));
-        let told = async || {
+        let reported = async || {
             let events = self.events.list(&selector).await.expect("the events").items;
-            let told = events.into_iter().filter_map(|event| {
+            let reported = events.into_iter().filter_map(|event| {
                 let ends = PodEnds::read(&event.metadata.annotations.unwrap_or_default())?;
                 Some((event.reason.unwrap_or_default(), event.count.unwrap_or_default(), ends))
             });
-            told.collect::<Vec<_>>()
+            reported.collect::<Vec<_>>()
         };
         let what = format!("{job}: the event of {count} ends by {cause}");
-        let mut told = eventually(&what, LATER, told, |told| {
-            told.iter().map(|(_, count, _)| count).sum::<i32>() >= count
+        let mut reported = eventually(&what, LATER, reported, |reported| {
+            reported.iter().map(|(_, count, _)| count).sum::<i32>() >= count
         })
         .await;
-        assert_eq!(told.len(), 1, "{job}: {told:?}");
-        let (reason, told, ends) = told.remove(0);
-        assert_eq!((&*reason, told, &*ends.cause), ("PodDisrupted", count, cause), "{ends:?}");
+        assert_eq!(reported.len(), 1, "{job}: {reported:?}");
+        let (reason, reported, ends) = reported.remove(0);
+        assert_eq!((&*reason, reported, &*ends.cause), ("PodDisrupted", count, cause), "{ends:?}");
         ends
     }
 

@@ -59,9 +59,9 @@ async fn each_end_is_an_event_of_its_job() {
     let state = bed.finished("mixed", SOON).await;
     assert_eq!((state.failed, state.succeeded), (2, 1));
     pods_are_gone(&bed).await;
-    let told = async || said(&bed, "mixed").await;
+    let reported = async || said(&bed, "mixed").await;
     let all = |said: &Vec<Said>| said.iter().map(|each| each.count).sum::<i32>() == 3;
-    let said = eventually("three ends are told", SOON, told, all).await;
+    let said = eventually("three ends are reported", SOON, reported, all).await;
     let [failed] = &said.iter().filter(|it| it.reason == "PodFailed").collect::<Vec<_>>()[..]
     else {
         panic!("{said:#?}")
@@ -100,9 +100,9 @@ async fn many_ends_of_one_cause_share_an_event() {
     let crowd = job("crowd").spec("parallelism", 40).spec("completions", 40);
     bed.create(crowd.spec("backoffLimit", 39).script("fail exit=1")).await;
     bed.finished("crowd", SOON).await;
-    let told = async || said(&bed, "crowd").await;
+    let reported = async || said(&bed, "crowd").await;
     let all = |said: &Vec<Said>| said.iter().map(|each| each.count).sum::<i32>() == 40;
-    let said = eventually("forty ends are told", SOON, told, all).await;
+    let said = eventually("forty ends are reported", SOON, reported, all).await;
     let [one] = &said[..] else { panic!("{said:#?}") };
     assert_eq!(one.ends.last.len(), ENDS_MAX);
     assert_eq!(one.ends.nodes.values().sum::<u32>(), 40);
@@ -142,8 +142,13 @@ async fn explain_says_why_a_job_failed_when_its_pods_are_gone() {
         bed.finished(name, SOON).await;
     }
     for name in ["crashed", "evicted", "index"] {
-        eventually("the end is told", SOON, async || said(&bed, name).await.len(), |it| *it == 1)
-            .await;
+        eventually(
+            "the end is reported",
+            SOON,
+            async || said(&bed, name).await.len(),
+            |it| *it == 1,
+        )
+        .await;
     }
     pods_are_gone(&bed).await;
     for (name, facts, remedy) in [
@@ -164,8 +169,12 @@ async fn explain_says_why_a_job_failed_when_its_pods_are_gone() {
         let answer = explained(&bed, name).await;
         let end = &answer["ends"]["last"][0];
         let said = said(&bed, name).await;
-        let told = &said[0].ends.last[0];
-        assert_eq!((&end["pod"], &end["node"]), (&json!(told.pod), &json!(told.node)), "{name}");
+        let reported = &said[0].ends.last[0];
+        assert_eq!(
+            (&end["pod"], &end["node"]),
+            (&json!(reported.pod), &json!(reported.node)),
+            "{name}"
+        );
         assert_eq!(end["cause"], said[0].ends.cause, "{name}");
     }
     bed.stop().await;

@@ -1,6 +1,6 @@
 //! Judges what the events PodFailed and PodDisrupted say, from the model's own log: the cause of each
 //! end is one that the API has shown of the pod, its count is the one in the Job's status, and
-//! no pod is told twice with different words.
+//! no pod is reported twice with different words.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ struct Shown {
     /// Each cause that a version of it shows.
     causes: BTreeSet<String>,
     /// It failed before its Job did.
-    must_be_told: bool,
+    must_be_reported: bool,
 }
 
 /// What the log shows of a Job.
@@ -40,18 +40,18 @@ struct Counts {
     fails: bool,
     gone: bool,
     /// By the name of the Event: how many failures it says.
-    told: BTreeMap<String, u64>,
+    reported: BTreeMap<String, u64>,
 }
 
-/// How many ends were told, by cause.
+/// How many ends were reported, by cause.
 pub(super) type Met = BTreeMap<String, usize>;
 
-/// Judges a whole run. Where nothing was lost, each failure must be told, and once.
+/// Judges a whole run. Where nothing was lost, each failure must be reported, and once.
 pub(super) fn judge(log: &[Access], is_calm: bool) -> (Vec<String>, Met) {
     let (mut found, mut met) = (Vec::new(), Met::new());
     let mut pods: BTreeMap<String, Shown> = BTreeMap::new();
     let mut jobs: BTreeMap<String, Counts> = BTreeMap::new();
-    let mut told: BTreeMap<String, (String, String)> = BTreeMap::new();
+    let mut reported: BTreeMap<String, (String, String)> = BTreeMap::new();
     for access in log.iter().filter(|access| has_written(access)) {
         let object = &*access.answer;
         match access.kind {
@@ -59,7 +59,7 @@ pub(super) fn judge(log: &[Access], is_calm: bool) -> (Vec<String>, Met) {
             Kind::Job => counted(object, &mut jobs),
             Kind::Event if access.agent.starts_with(CONTROLLER) => {
                 for end in ends(object) {
-                    let problem = end.problem(&pods, &jobs, &mut told);
+                    let problem = end.problem(&pods, &jobs, &mut reported);
                     found.extend(problem.map(|problem| format!("{} {problem}", access.at)));
                 }
                 if let Some(cause) = annotation(object, "epilogue.dev/cause") {
@@ -71,7 +71,7 @@ pub(super) fn judge(log: &[Access], is_calm: bool) -> (Vec<String>, Met) {
         }
     }
     if is_calm {
-        found.extend(jobs.iter().filter_map(|(uid, job)| untold(uid, job, &pods)));
+        found.extend(jobs.iter().filter_map(|(uid, job)| unreported(uid, job, &pods)));
     }
     (found, met)
 }
@@ -97,7 +97,7 @@ fn shown(object: &Value, pods: &mut BTreeMap<String, Shown>, jobs: &BTreeMap<Str
     if failed || deleting {
         pod.causes.insert(cause(object, deleting));
     }
-    pod.must_be_told |= failed && !fails && !deleting;
+    pod.must_be_reported |= failed && !fails && !deleting;
 }
 
 /// Why a pod ended, as this version of it shows.
@@ -154,18 +154,18 @@ fn counted(object: &Value, jobs: &mut BTreeMap<String, Counts>) {
 }
 
 /// One end that an Event describes.
-struct Told {
+struct Reported {
     pod: String,
     cause: String,
     counted: String,
 }
 
-fn ends(event: &Value) -> Vec<Told> {
+fn ends(event: &Value) -> Vec<Reported> {
     let of = |name| annotation(event, name).unwrap_or_default();
     let last: Value = serde_json::from_str(of("epilogue.dev/ends")).unwrap_or_default();
     let (cause, counted) = (of("epilogue.dev/cause"), of("epilogue.dev/counted"));
     let each = last.as_array().into_iter().flatten();
-    each.map(|end| Told {
+    each.map(|end| Reported {
         pod: text(&end["pod"]),
         cause: cause.to_owned(),
         counted: counted.to_owned(),
@@ -173,12 +173,12 @@ fn ends(event: &Value) -> Vec<Told> {
     .collect()
 }
 
-impl Told {
+impl Reported {
     fn problem(
         self,
         pods: &BTreeMap<String, Shown>,
         jobs: &BTreeMap<String, Counts>,
-        told: &mut BTreeMap<String, (String, String)>,
+        reported: &mut BTreeMap<String, (String, String)>,
     ) -> Option<String> {
         let Self { pod: name, cause, counted } = self;
         let Some(pod) = pods.get(&name) else {
@@ -192,7 +192,7 @@ impl Told {
             return Some(format!("tells that the end of {name} counts as {counted}"));
         }
         let said = (cause, counted);
-        match told.insert(name.clone(), said.clone()) {
+        match reported.insert(name.clone(), said.clone()) {
             Some(before) if before != said => {
                 Some(format!("tells the end of {name} by {before:?} and by {said:?}"))
             }
@@ -206,15 +206,17 @@ fn note_count(event: &Value, jobs: &mut BTreeMap<String, Counts>) {
     let job = text(&event["involvedObject"]["uid"]);
     if let Some(job) = jobs.get_mut(&job).filter(|_| fails) {
         let count = event["count"].as_u64().unwrap_or_default();
-        job.told.insert(text(&event["metadata"]["name"]), count);
+        job.reported.insert(text(&event["metadata"]["name"]), count);
     }
 }
 
-/// Where fewer or more failures were told than the status has.
-fn untold(uid: &str, job: &Counts, pods: &BTreeMap<String, Shown>) -> Option<String> {
-    let must = |pod: &&Shown| pod.job == uid && pod.must_be_told && job.failed.contains(&pod.uid);
+/// Where fewer or more failures were reported than the status has.
+fn unreported(uid: &str, job: &Counts, pods: &BTreeMap<String, Shown>) -> Option<String> {
+    let must =
+        |pod: &&Shown| pod.job == uid && pod.must_be_reported && job.failed.contains(&pod.uid);
     let least = pods.values().filter(must).count() as u64;
-    let told: u64 = job.told.values().sum();
-    let is_right = (least..=job.failed.len() as u64).contains(&told);
-    (!is_right && !job.gone).then(|| format!("{uid}: {told} failures are told, not {least}"))
+    let reported: u64 = job.reported.values().sum();
+    let is_right = (least..=job.failed.len() as u64).contains(&reported);
+    (!is_right && !job.gone)
+        .then(|| format!("{uid}: {reported} failures are reported, not {least}"))
 }

@@ -122,8 +122,8 @@ pub(super) struct Report {
     pub(super) story: Option<(Story, Met)>,
     /// What the verdicts met on a node that ran short of memory, if one did.
     pub(super) shortage: Option<shortage_ledger::Met>,
-    /// How many events told ends of pods, by cause.
-    pub(super) told: ends_ledger::Met,
+    /// How many events reported ends of pods, by cause.
+    pub(super) reported: ends_ledger::Met,
 }
 
 /// Runs a world to its end.
@@ -409,12 +409,12 @@ impl World {
         let mut verdict = ledger::judge(&log, &self.restores, is_bounded);
         self.violations.append(&mut verdict.violations);
         self.violations.extend(pace::judge(&log));
-        let mut told = ends_ledger::Met::new();
+        let mut reported = ends_ledger::Met::new();
         if !self.options.restores {
             let is_calm = is_bounded && restarts == 0;
             let (violations, met) = ends_ledger::judge(&log, is_calm);
             self.violations.extend(violations);
-            told = met;
+            reported = met;
         }
         if !self.options.restores {
             self.violations.extend(update_admission::judge(&log));
@@ -425,7 +425,18 @@ impl World {
         self.violations.append(&mut brake.violations);
         self.nodes.stop().await.expect("the nodes must stop");
         let Self { violations, drawn, restores, .. } = self;
-        Report { violations, log, drawn, restores, verdict, brake, restarts, story, shortage, told }
+        Report {
+            violations,
+            log,
+            drawn,
+            restores,
+            verdict,
+            brake,
+            restarts,
+            story,
+            shortage,
+            reported,
+        }
     }
 
     async fn judge_shortage(&mut self, log: &[Access]) -> Option<shortage_ledger::Met> {

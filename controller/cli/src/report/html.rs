@@ -7,7 +7,8 @@ use crate::report::rules::{Basis, Figure, Help, Report, Unit};
 use super::ends_picture;
 use super::picture::{GROUPS, bar, escaped, timeline};
 use super::text::{
-    NOTHING, amount, capital, counted, duration, installed, is_empty, is_part, part, time,
+    NOTHING, amount, capital, controller, counted, duration, installed, is_empty, is_part, part,
+    time,
 };
 
 /// Rows of a table; JSON has all.
@@ -58,13 +59,15 @@ svg text.on{fill:var(--bg);font-weight:600}\
 pub(super) fn page(report: &Report) -> String {
     let range = format!("{} to {}", time(report.from), time(report.to));
     let scope = report.namespace.as_deref().unwrap_or("all namespaces");
+    let runs: Vec<String> = [installed(report)].into_iter().chain(controller(report)).collect();
+    let runs = runs.join(" ");
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\">\
          <title>Disruptions, {range}</title><style>{STYLE}</style></head><body>\n\
          <h1>Disruptions</h1><p class=\"soft\">{range} · {}</p><p>{}</p>\n",
         escaped(scope),
-        escaped(&installed(report))
+        escaped(&runs)
     );
     if is_empty(report) {
         let _ = writeln!(page, "<p>{}.</p>", capital(NOTHING));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::report::rules::{
     AffectedJob, CauseEnds, DisruptedPod, Ends, Figure, Help, Report, Unit,
 };
+use controller_core::job::plain;
 use epilogue_common::finding_code::{DOCS, docs_line};
 use jiff::Timestamp;
 
@@ -15,6 +16,8 @@ const LISTED_MAX: usize = 20;
 /// It lists at most this many causes of one Job, node or hour.
 const CAUSES_MAX: usize = 4;
 /// What it says if there is nothing else.
+/// The most characters of what the controller's lease says.
+const CONTROLLER_MAX: usize = 400;
 pub(super) const NOTHING: &str =
     "nothing to report: no disrupted pods were found, and no Job's event tells how a pod ended";
 
@@ -161,7 +164,32 @@ fn head(report: &Report) -> Vec<String> {
         .as_ref()
         .map_or_else(|| "all namespaces".to_owned(), |namespace| format!("namespace {namespace}"));
     let range = format!("Disruptions from {} to {}, {where_}", time(report.from), time(report.to));
-    vec![range, installed(report)]
+    vec![range, installed(report)].into_iter().chain(controller(report)).collect()
+}
+
+/// How the controller runs, as its lease says.
+pub(super) fn controller(report: &Report) -> Option<String> {
+    let runs = report.controller.as_ref()?;
+    if let Some(idle) = &runs.idle {
+        return Some(format!("{}.", capital(idle)));
+    }
+    let version = runs.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
+    let jobs = match runs.manage_all_jobs {
+        Some(true) => "runs all Jobs without spec.managedBy too",
+        Some(false) => "runs the Jobs that name it in spec.managedBy",
+        None => "does not say which Jobs it runs",
+    };
+    let pods = match runs.mode.as_deref() {
+        Some("observe") => ", and writes nothing of pod GC (--pod-gc=observe)",
+        Some("off") => ", and runs no pod GC (--pod-gc=off)",
+        _ => "",
+    };
+    let scope = match &runs.namespaces[..] {
+        [] => String::new(),
+        names => format!(", in {} alone", names.join(", ")),
+    };
+    let says = format!("The controller{version} {jobs}{pods}{scope}.");
+    Some(plain(&says, CONTROLLER_MAX))
 }
 
 /// Which programs of Epilogue run, and whether they acted.

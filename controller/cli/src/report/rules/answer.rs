@@ -27,6 +27,8 @@ pub(crate) struct Report {
     pub(crate) oldest_event: Option<Timestamp>,
     /// The pods of Epilogue that run; `None` if one namespace was read.
     pub(crate) installed: Option<Installed>,
+    /// How the controller runs, as its lease says; `None` if that has not been read.
+    pub(crate) controller: Option<ControllerRuns>,
     /// The figures.
     pub(crate) figures: Vec<Figure>,
     /// How pods ended, as their Jobs' events and disrupted pods tell.
@@ -52,6 +54,21 @@ pub(crate) struct Installed {
     pub(crate) agents: usize,
     /// Replicas of the controller.
     pub(crate) controllers: usize,
+}
+
+/// How the controller runs, or ran last. What its lease does not say is `None`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct ControllerRuns {
+    /// Its version.
+    pub(crate) version: Option<String>,
+    /// Whether it runs all Jobs without `spec.managedBy`.
+    pub(crate) manage_all_jobs: Option<bool>,
+    /// The namespaces that it watches; all if there are none.
+    pub(crate) namespaces: Vec<String>,
+    /// The value of `--pod-gc`.
+    pub(crate) mode: Option<String>,
+    /// That no replica works, and why; `None` if one does.
+    pub(crate) idle: Option<String>,
 }
 
 /// How a number came about.

@@ -24,7 +24,7 @@ mod totals;
 pub(crate) use answer::{
     AffectedJob, Basis, CauseEnds, DisruptedPod, Ends, Figure, Help, Report, Unit,
 };
-use answer::{Installed, VERSION};
+use answer::{ControllerRuns, Installed, VERSION};
 pub(crate) use event_log::{EventLog, is_read, time_of};
 pub(crate) use metrics::Metrics;
 pub(crate) use since::Since;
@@ -42,6 +42,7 @@ use self::jobs::PodsOfJobs;
 use self::pod::PodSeen;
 use crate::doctor::rules::{Scene, SceneError, findings};
 use crate::kind::Kind;
+use crate::lease::Controller;
 use controller_core::view::Interner;
 
 /// What a report is made of.
@@ -55,6 +56,8 @@ pub(crate) struct Input {
     pub(crate) events: EventLog,
     /// The metrics.
     pub(crate) metrics: Metrics,
+    /// What its lease says of the controller.
+    pub(crate) controller: Controller,
     /// The namespace; `None` for all.
     pub(crate) namespace: Option<String>,
     /// How far back it goes.
@@ -95,6 +98,7 @@ pub(crate) fn report(input: &Input) -> Result<Report, SceneError> {
         namespace: input.namespace.clone(),
         oldest_event: input.events.oldest,
         installed: input.namespace.is_none().then(|| installed(&seen)),
+        controller: controller(input),
         figures: totals::figures(&pods, &affected, said.unnamed()),
         ends: ends::count(&said, &pods, &seen, input.now),
         pods,
@@ -103,6 +107,18 @@ pub(crate) fn report(input: &Input) -> Result<Report, SceneError> {
         events: totals::events(input),
         metrics: input.metrics.sums(),
         not_known: totals::not_known(input, unclear, said.before()),
+    })
+}
+
+/// How the controller runs, or ran last.
+fn controller(input: &Input) -> Option<ControllerRuns> {
+    let setup = input.controller.setup()?;
+    Some(ControllerRuns {
+        version: setup.version.clone(),
+        manage_all_jobs: setup.manage_all_jobs,
+        namespaces: setup.namespaces.clone(),
+        mode: setup.mode.clone(),
+        idle: input.controller.idle(input.now),
     })
 }
 

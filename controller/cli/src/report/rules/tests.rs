@@ -31,6 +31,7 @@ fn input(mut objects: Vec<Value>) -> Input {
         objects,
         events,
         metrics: Metrics::default(),
+        controller: Controller::NotRead,
         namespace: None,
         since: "24h".parse().expect("must be a duration"),
         now: start() + SignedDuration::from_hours(1),
@@ -102,6 +103,34 @@ fn because(mut pod: Value, reason: &str, message: &str) -> Value {
         pod["status"]["message"] = message.into();
     }
     pod
+}
+
+#[test]
+fn how_the_controller_runs_is_what_its_lease_says() {
+    let lease = |mode: &str, renewed: i64| {
+        json!({"kind": "Lease",
+               "metadata": {"namespace": "epilogue-system", "name": "epilogue-controller",
+                            "annotations": {"epilogue.dev/version": "0.1.0",
+                                            "epilogue.dev/manage-all-jobs": "true",
+                                            "epilogue.dev/mode": mode}},
+               "spec": {"holderIdentity": "one", "leaseDurationSeconds": 15,
+                        "renewTime": at(renewed)}})
+    };
+    let name = "epilogue-system/epilogue-controller".parse().expect("a name");
+    let said = |lease: Value| {
+        let mut input = input(Vec::new());
+        input.controller = Controller::of(Some(&name), Some(&[lease])).expect("a lease");
+        let report = report(&input).expect("must be readable");
+        crate::report::text::controller(&report).unwrap_or_default()
+    };
+    let words = "The controller 0.1.0 runs all Jobs without spec.managedBy too, and writes nothing \
+                 of pod GC (--pod-gc=observe).";
+    assert_eq!(said(lease("observe", 3600)), words);
+    assert_eq!(
+        said(lease("instead", 0)),
+        "No replica of epilogue-controller holds the lease \
+               epilogue-system/epilogue-controller: its last holder one does not renew it."
+    );
 }
 
 #[test]
@@ -357,7 +386,7 @@ fn the_json_has_the_documented_fields() {
     for (value, expected) in [
         (
             &found,
-            "ends events figures from installed jobs metrics namespace nodes not_known \
+            "controller ends events figures from installed jobs metrics namespace nodes not_known \
              oldest_event pods to version",
         ),
         (&found["figures"][0], "estimated how name seen text unit"),

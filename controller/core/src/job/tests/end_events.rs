@@ -1,4 +1,4 @@
-//! Tests what the events of pods' ends say, and that each is told once.
+//! Tests what the events of pods' ends say, and that each is reported once.
 
 use epilogue_common::pod_end::Counted;
 use serde_json::json;
@@ -28,7 +28,7 @@ fn ignoring(job: JobBuilder) -> JobBuilder {
         {"action": "Ignore", "onPodConditions": conditions}]))
 }
 
-fn told(effects: &Effects) -> Vec<String> {
+fn reported(effects: &Effects) -> Vec<String> {
     let events = effects.events().into_iter();
     let is_end =
         |event: &String| ["PodFailed:", "PodDisrupted:"].iter().any(|it| event.starts_with(it));
@@ -46,11 +46,11 @@ fn counted(effects: &Effects) -> Vec<(&'static str, Counted)> {
 }
 
 #[test]
-fn a_failure_is_told_with_its_number_and_the_wait() {
+fn a_failure_is_reported_with_its_number_and_the_wait() {
     let mut api = api(limit(6).status("failed", 1), vec![crashed("a"), evicted("b")]);
     let effects = sync(&mut api);
     assert_eq!(
-        told(&effects),
+        reported(&effects),
         [
             "PodFailed: pod a on node-1: container main exited with code 1; failure 2 of 6 \
              allowed, replaced after 15s",
@@ -60,7 +60,7 @@ fn a_failure_is_told_with_its_number_and_the_wait() {
     );
     let ends = [("ExitCode", Counted::Failed), ("EvictionByEvictionAPI", Counted::Failed)];
     assert_eq!(counted(&effects), ends);
-    assert!(told(&sync(&mut api)).is_empty(), "it is told once");
+    assert!(reported(&sync(&mut api)).is_empty(), "it is reported once");
 }
 
 #[test]
@@ -69,11 +69,11 @@ fn a_rule_is_named_by_its_place() {
     let effects = sync(&mut api(ignoring(limit(6)), vec![fatal]));
     let words = "PodFailed: pod a on node-1: container main exited with code 42; the Job failed \
                  by rule 0 of podFailurePolicy";
-    assert_eq!(told(&effects), [words]);
+    assert_eq!(reported(&effects), [words]);
     let effects = sync(&mut api(ignoring(limit(6)), vec![evicted("b")]));
     let words = "PodDisrupted: pod b on node-1 was disrupted (EvictionByEvictionAPI); ignored by \
                  rule 1 of podFailurePolicy";
-    assert_eq!(told(&effects), [words]);
+    assert_eq!(reported(&effects), [words]);
     assert_eq!(counted(&effects), [("EvictionByEvictionAPI", Counted::Ignored)]);
 }
 
@@ -83,49 +83,49 @@ fn an_index_that_fails_is_named() {
     let effects = sync(&mut api(per_index(), vec![crashed("a").index(2).failures(1)]));
     let words = "PodFailed: pod a (index 2) on node-1: container main exited with code 1; index 2 \
                  failed";
-    assert_eq!(told(&effects), [words]);
+    assert_eq!(reported(&effects), [words]);
     assert_eq!(counted(&effects), [("ExitCode", Counted::IndexFailed)]);
 }
 
 /// The status lists no ignored pod, so its next sync finds it again.
 #[test]
-fn an_ignored_end_is_told_once_its_finalizer_is_removed() {
+fn an_ignored_end_is_reported_once_its_finalizer_is_removed() {
     let mut api = api(ignoring(limit(6)), vec![evicted("b")]);
     let refuses = |step: &Step, _| matches!(step, Step::RemoveFinalizer(_)).then(outage);
-    assert!(told(&sync_with(&mut api, &refuses)).is_empty());
-    assert_eq!(told(&sync(&mut api)).len(), 1);
-    assert!(told(&sync(&mut api)).is_empty());
+    assert!(reported(&sync_with(&mut api, &refuses)).is_empty());
+    assert_eq!(reported(&sync(&mut api)).len(), 1);
+    assert!(reported(&sync(&mut api)).is_empty());
 }
 
 #[test]
-fn a_count_that_is_not_stored_is_not_told() {
+fn a_count_that_is_not_stored_is_not_reported() {
     let mut api = api(limit(6), vec![crashed("a")]);
     let refuses = |step: &Step, _| matches!(step, Step::WriteStatus(_)).then(outage);
-    assert!(told(&sync_with(&mut api, &refuses)).is_empty());
-    assert_eq!(told(&sync(&mut api)).len(), 1);
+    assert!(reported(&sync_with(&mut api, &refuses)).is_empty());
+    assert_eq!(reported(&sync(&mut api)).len(), 1);
 }
 
 /// A counted pod whose finalizer stays is listed in the status.
 #[test]
-fn a_counted_end_is_told_once_though_its_finalizer_stays() {
+fn a_counted_end_is_reported_once_though_its_finalizer_stays() {
     let mut api = api(limit(6), vec![crashed("a")]);
     let refuses = |step: &Step, _| matches!(step, Step::RemoveFinalizer(_)).then(outage);
-    assert_eq!(told(&sync_with(&mut api, &refuses)).len(), 1);
+    assert_eq!(reported(&sync_with(&mut api, &refuses)).len(), 1);
     api.crash();
-    assert!(told(&sync(&mut api)).is_empty());
+    assert!(reported(&sync(&mut api)).is_empty());
 }
 
 #[test]
-fn pods_that_end_with_their_job_are_not_told() {
+fn pods_that_end_with_their_job_are_not_reported() {
     let mut api = api(limit(0), vec![crashed("a"), pod("b", "Running").on_node()]);
-    assert_eq!(told(&sync(&mut api)).len(), 1);
+    assert_eq!(reported(&sync(&mut api)).len(), 1);
     let ended = pod("b", "Failed").on_node().ended(143, 1).terminating().build();
     api.pods.insert(ended.uid.clone(), ended.into());
-    assert!(told(&sync(&mut api)).is_empty());
+    assert!(reported(&sync(&mut api)).is_empty());
 }
 
 #[test]
-fn a_success_is_not_told() {
+fn a_success_is_not_reported() {
     let effects = sync(&mut api(job().size(1, 1), vec![pod("a", "Succeeded").ended(0, 1)]));
-    assert!(told(&effects).is_empty() && counted(&effects).is_empty());
+    assert!(reported(&effects).is_empty() && counted(&effects).is_empty());
 }
