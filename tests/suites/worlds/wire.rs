@@ -432,9 +432,9 @@ fn is_of_others(condition: &Value) -> bool {
 
 /// Changes an event about the end of a pod as a mistake would.
 fn retell(sabotage: Sabotage, parts: &mut http::request::Parts, object: &mut Value) {
-    let Some(cause) = object["metadata"]["annotations"].get_mut("epilogue.dev/cause") else {
-        return;
-    };
+    // An index would add what is not there, and null removes it from the object.
+    let cause = object.pointer_mut("/metadata/annotations/epilogue.dev~1cause");
+    let Some(cause) = cause else { return };
     match sabotage {
         Sabotage::BlameTheNode => *cause = "LostByNode".into(),
         Sabotage::TellNothing => parts.method = Method::GET,
