@@ -33,12 +33,13 @@ pub struct PodEnded {
 }
 
 impl PodEnded {
-    /// The ends of these pods, which the status is about to count or the policy ignores. A pod that
-    /// the Job deleted at its own end has none: it says nothing about the Job.
+    /// The ends of these pods, which the status is about to count or the policy ignores. Those that
+    /// are deleted with their Job, or at its end, are left out: they say nothing about the Job.
     pub(super) fn read(plan: &PodPlan, failed: &[Arc<Pod>]) -> Vec<Self> {
         let facts = &plan.facts;
-        let over = plan.verdict.as_ref().is_some_and(|verdict| verdict.stored);
-        let by_itself = |pod: &&Arc<Pod>| {
+        let ends = plan.verdict.as_ref().is_some_and(|verdict| verdict.stored);
+        let over = ends || facts.job.deleting;
+        let by_itself = |pod: &Pod| {
             let deleted = over && pod.deletion.is_some() && !Cause::of(pod).is_disruption();
             census::is_failed(&facts.job, pod) && !deleted
         };
@@ -47,12 +48,11 @@ impl PodEnded {
         let wait = backoff(plan);
         failed
             .iter()
-            .filter(by_itself)
-            .map(|pod| {
+            .filter_map(|pod| {
                 let rule = census::failure_rule(&facts.job, pod);
                 let ignored = matches!(rule, Some((_, FailureAction::Ignore)));
                 number += usize::from(!ignored);
-                Self::of(facts, pod, rule.as_ref(), number, wait)
+                by_itself(pod).then(|| Self::of(facts, pod, rule.as_ref(), number, wait))
             })
             .collect()
     }

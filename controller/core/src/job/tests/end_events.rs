@@ -125,6 +125,17 @@ fn pods_that_end_with_their_job_are_not_reported() {
 }
 
 #[test]
+fn pods_that_are_deleted_with_their_job_are_not_reported() {
+    let deleted = || pod("a", "Failed").on_node().ended(143, 1).terminating();
+    assert!(reported(&sync(&mut api(limit(6).deleting(), vec![deleted()]))).is_empty());
+    let effects = sync(&mut api(limit(6), vec![deleted()]));
+    assert_eq!(reported(&effects).len(), 1, "somebody else deleted it");
+    let hit = evicted("b").terminating();
+    let effects = sync(&mut api(limit(6).deleting(), vec![hit]));
+    assert_eq!(reported(&effects).len(), 1, "a disruption is one whatever the Job does");
+}
+
+#[test]
 fn a_success_is_not_reported() {
     let effects = sync(&mut api(job().size(1, 1), vec![pod("a", "Succeeded").ended(0, 1)]));
     assert!(reported(&effects).is_empty() && counted(&effects).is_empty());
