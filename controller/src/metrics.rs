@@ -227,11 +227,14 @@ fn sync_duration(registry: &Registry) -> prometheus::Result<HistogramVec> {
 
 /// The ends of pods, by what the events of their Jobs say.
 fn pod_ends(registry: &Registry) -> prometheus::Result<IntCounterVec> {
-    let options = Opts::new(
+    let counter = |name: &str, help: &str, labels: &[&str]| {
+        registered(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
+    };
+    counter(
         "epilogue_pod_ends_total",
         "Pods of Jobs that failed or were disrupted, by cause and by how that counted",
-    );
-    registered(registry, IntCounterVec::new(options, &["cause", "counted"])?)
+        &["cause", "counted"],
+    )
 }
 
 /// The duration of plans: microseconds as a rule, and the thread's other work waits for each.
