@@ -43,6 +43,7 @@ async fn preempted(stage: &Stage) {
     pair.has_lost_its_pods(stage, "PreemptionByScheduler").await;
     for name in pair.names() {
         assert!(!stage.state(name).await.is_finished(), "{name}: there is no room yet");
+        on_call::waits_for_room(stage, name).await;
     }
     stage.pods.delete("urgent", &DeleteParams::default()).await.expect("the pod is deleted");
     pair.goes_on(stage).await;

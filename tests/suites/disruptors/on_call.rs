@@ -1,5 +1,5 @@
-//! What somebody on call learns when the pods and their nodes are gone: `explain` names pod, node
-//! and cause of each end, and `report` counts each once.
+//! What somebody on call learns from `explain` and `report`: what a Job waits for, and when the pods
+//! and their nodes are gone, how each pod ended.
 
 use kube::api::{DeleteParams, ListParams};
 use lab::eventually;
@@ -32,6 +32,15 @@ async fn all_is_gone(stage: &Stage) {
     let left = async || stage.pods.list(&all).await.expect("the pods").items.len();
     eventually("the pods are gone", LATER, left, |left| *left == 0).await;
     stage.remove_nodes().await;
+}
+
+/// The scheduler says of the Job's pod that no node has room, and so does `explain`.
+pub(crate) async fn waits_for_room(stage: &Stage, job: &str) {
+    let job = format!("job/{job}");
+    let explained = async || plugin(stage, &["explain", &job]).await.to_string();
+    let says =
+        |text: &String| text.contains("pod-unscheduled") && text.contains("Insufficient cpu");
+    eventually("explain has the scheduler's words", LATER, explained, says).await;
 }
 
 pub(crate) async fn each_end_is_explained(stage: &Stage) {
