@@ -86,7 +86,8 @@ impl PodEnded {
                 }
             }
         };
-        if let Some(wait) = wait.filter(|_| counted != Counted::JobFailed) {
+        let goes_on = matches!(counted, Counted::Failed | Counted::Ignored);
+        if let Some(wait) = wait.filter(|_| goes_on) {
             let _ = write!(says, ", replaced after {}", in_seconds(wait));
         }
         Self {
@@ -139,10 +140,11 @@ fn failure(job: &Job, pod: &Pod, number: usize) -> String {
     }
 }
 
-/// How long the replacement waits.
+/// How long the replacement waits. Each index has a wait of its own, which is over when its pod is
+/// counted.
 fn backoff(plan: &PodPlan) -> Option<SignedDuration> {
     plan.waits_for.iter().find_map(|wait| match wait {
-        WaitsFor::Backoff { left, .. } | WaitsFor::IndexBackoff { left, .. } => Some(*left),
+        WaitsFor::Backoff { left, .. } => Some(*left),
         _ => None,
     })
 }

@@ -80,7 +80,10 @@ fn a_rule_is_named_by_its_place() {
 #[test]
 fn an_index_that_fails_is_named() {
     let per_index = || limit(i32::MAX).indexed().spec("backoffLimitPerIndex", 1);
-    let effects = sync(&mut api(per_index(), vec![crashed("a").index(2).failures(1)]));
+    // Another index waits, which says nothing about this one.
+    let waits = pod("b", "Failed").on_node().ended(1, 1).index(1);
+    let failed = crashed("a").index(2).failures(1);
+    let effects = sync(&mut api(per_index(), vec![failed, waits]));
     let words = "PodFailed: pod a (index 2) on node-1: container main exited with code 1; index 2 \
                  failed";
     assert_eq!(reported(&effects), [words]);
