@@ -141,9 +141,9 @@ async fn explain_says_why_a_job_failed_when_its_pods_are_gone() {
     for name in names {
         bed.finished(name, SOON).await;
     }
-    for name in ["crashed", "evicted", "index"] {
+    for name in ["crashed", "evicted", "again", "index"] {
         eventually(
-            "the end is reported",
+            &format!("the end of {name} is reported"),
             SOON,
             async || said(&bed, name).await.len(),
             |it| *it == 1,

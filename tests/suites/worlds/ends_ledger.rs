@@ -28,6 +28,8 @@ struct Shown {
     job: String,
     /// Each cause that a version of it shows.
     causes: BTreeSet<String>,
+    /// How a container failed before its last start.
+    failed_before: BTreeSet<String>,
     /// It failed before its Job did.
     must_be_reported: bool,
 }
@@ -38,6 +40,8 @@ struct Counts {
     /// UIDs that a status listed as failed.
     failed: BTreeSet<String>,
     fails: bool,
+    /// It fails by failures or restarts beyond backoffLimit.
+    at_limit: bool,
     gone: bool,
     /// By the name of the Event: how many failures it says.
     reported: BTreeMap<String, u64>,
@@ -97,6 +101,7 @@ fn shown(object: &Value, pods: &mut BTreeMap<String, Shown>, jobs: &BTreeMap<Str
     if failed || deleting {
         pod.causes.insert(cause(object, deleting));
     }
+    pod.failed_before.extend(failures(object, "lastState").next());
     pod.must_be_reported |= failed && !fails && !deleting;
 }
 
@@ -119,10 +124,6 @@ fn cause(object: &Value, deleting: bool) -> String {
     if condition(object, "epilogue.dev/PendingTimeout").is_some() {
         return "StartFailed".into();
     }
-    let lists = ["initContainerStatuses", "containerStatuses"];
-    let all = lists.into_iter().filter_map(|list| object["status"][list].as_array()).flatten();
-    let ended = all.map(|container| &container["state"]["terminated"]);
-    let mut failed = ended.filter(|it| it["exitCode"].as_i64().is_some_and(|code| code != 0));
     let own = object["status"]["reason"].as_str().filter(|_| !has_containers(object));
     match own {
         Some("DeadlineExceeded") => return "PodDeadline".into(),
@@ -130,13 +131,24 @@ fn cause(object: &Value, deleting: bool) -> String {
         Some(_) if object["status"]["phase"] == "Failed" => return "RejectedByKubelet".into(),
         _ => {}
     }
-    match failed.next().map(|it| text(&it["reason"])) {
-        Some(reason) if reason == "OOMKilled" || oom.is_some() => "ContainerOOM".into(),
-        Some(reason) if reason == "ContainerStatusUnknown" => "Unknown".into(),
-        Some(_) => "ExitCode".into(),
-        None if deleting => "Deleted".into(),
-        None => "Unknown".into(),
-    }
+    failures(object, "state")
+        .next()
+        .unwrap_or_else(|| if deleting { "Deleted".into() } else { "Unknown".into() })
+}
+
+/// The causes of containers that failed: now (`state`), or before their last start (`lastState`).
+fn failures<'a>(object: &'a Value, state: &'a str) -> impl Iterator<Item = String> + 'a {
+    let lists = ["initContainerStatuses", "containerStatuses"];
+    let all = lists.into_iter().filter_map(|list| object["status"][list].as_array()).flatten();
+    let ended = all.map(move |container| &container[state]["terminated"]);
+    let failed = ended.filter(|it| it["exitCode"].as_i64().is_some_and(|code| code != 0));
+    let is_oom = condition(object, "epilogue.dev/OOMKilled").is_some();
+    failed.map(move |ended| match ended["reason"].as_str() {
+        Some("OOMKilled") => "ContainerOOM".into(),
+        _ if is_oom => "ContainerOOM".into(),
+        Some("ContainerStatusUnknown") => "Unknown".into(),
+        _ => "ExitCode".into(),
+    })
 }
 
 /// Whether the status has any container.
@@ -149,7 +161,9 @@ fn counted(object: &Value, jobs: &mut BTreeMap<String, Counts>) {
     let job = jobs.entry(text(&object["metadata"]["uid"])).or_default();
     let listed = object["status"]["uncountedTerminatedPods"]["failed"].as_array();
     job.failed.extend(listed.into_iter().flatten().map(text));
-    job.fails |= condition(object, "FailureTarget").is_some();
+    let target = condition(object, "FailureTarget");
+    job.fails |= target.is_some();
+    job.at_limit |= target.is_some_and(|it| it["reason"] == "BackoffLimitExceeded");
     job.gone |= object["metadata"].get("deletionTimestamp").is_some();
 }
 
@@ -184,7 +198,10 @@ impl Reported {
         let Some(pod) = pods.get(&name) else {
             return Some(format!("tells the end of {name}, which is unknown"));
         };
-        if !pod.causes.contains(&cause) {
+        let at_limit = jobs.get(&pod.job).is_some_and(|job| job.at_limit);
+        let is_shown =
+            pod.causes.contains(&cause) || at_limit && pod.failed_before.contains(&cause);
+        if !is_shown {
             return Some(format!("tells that {name} ended by {cause}, not by {:?}", pod.causes));
         }
         let is_listed = jobs.get(&pod.job).is_some_and(|job| job.failed.contains(&pod.uid));

@@ -184,12 +184,18 @@ impl<'a> Decider<'a> {
             Some(Self { container, ended })
         });
         let is_deleted = pod.deletion.is_some() && pod.phase != Phase::Failed;
-        let before = decide().filter(|_| !is_deleted).filter_map(|container| {
-            let ended = *container.last.as_deref().filter(|ended| failed(ended))?;
+        let first = |of: &Self| (of.ended.finished_at.is_none(), of.ended.finished_at);
+        now.min_by_key(first).or_else(|| Self::before(pod).filter(|_| !is_deleted))
+    }
+
+    /// The last one that failed before its last start.
+    fn before(pod: &'a Pod) -> Option<Self> {
+        let decide = pod.containers.iter().filter(|each| each.kind != ContainerKind::Sidecar);
+        let before = decide.filter_map(|container| {
+            let ended = *container.last.as_deref().filter(|ended| ended.exit_code != 0)?;
             Some(Self { container, ended })
         });
-        let first = |of: &Self| (of.ended.finished_at.is_none(), of.ended.finished_at);
-        now.min_by_key(first).or_else(|| before.max_by_key(|of| of.ended.finished_at))
+        before.max_by_key(|of| of.ended.finished_at)
     }
 
     fn cause(&self, oom: Option<&str>) -> Cause {
@@ -210,13 +216,7 @@ pub struct Ending<'a>(pub &'a Pod);
 impl fmt::Display for Ending<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pod = self.0;
-        write!(formatter, "pod {}", pod.name)?;
-        if let Some(index) = pod.index {
-            write!(formatter, " (index {index})")?;
-        }
-        if let Some(node) = &pod.node {
-            write!(formatter, " on {node}")?;
-        }
+        name(formatter, pod)?;
         let cause = Cause::of(pod);
         match (cause, Decider::of(pod)) {
             (Cause::ExitCode | Cause::ContainerOom | Cause::NodeOom, Some(decider)) => {
@@ -252,6 +252,37 @@ impl fmt::Display for Ending<'_> {
                 write!(formatter, " was disrupted ({})", clean(reason))
             }
         }
+    }
+}
+
+/// How a pod failed before the last start of its container, which a deletion ended: the cause, and
+/// a sentence without its full stop. `None` if no container had failed.
+pub(super) fn before_last_start(pod: &Pod) -> Option<(Cause, String)> {
+    struct Before<'a>(&'a Pod, Decider<'a>);
+    impl fmt::Display for Before<'_> {
+        fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            let Self(pod, decider) = self;
+            name(formatter, pod)?;
+            write!(formatter, ": container {} ", decider.container.name)?;
+            match decider.ended.by {
+                EndedBy::Start => formatter.write_str("could not be started"),
+                _ => ended(formatter, pod, decider),
+            }
+        }
+    }
+    let decider = Decider::before(pod)?;
+    Some((decider.cause(pod.gc.oom_killed()), Before(pod, decider).to_string()))
+}
+
+/// The pod, its index and its node.
+fn name(formatter: &mut fmt::Formatter<'_>, pod: &Pod) -> fmt::Result {
+    write!(formatter, "pod {}", pod.name)?;
+    if let Some(index) = pod.index {
+        write!(formatter, " (index {index})")?;
+    }
+    match &pod.node {
+        Some(node) => write!(formatter, " on {node}"),
+        None => Ok(()),
     }
 }
 

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use epilogue_common::pod_end::{Counted, PodEnd};
 use jiff::{SignedDuration, Timestamp};
 
-use super::cause::{Cause, Ending};
+use super::cause::{Cause, Ending, before_last_start};
 use super::census;
 use super::facts::Facts;
 use super::plan::PodPlan;
 use super::policies::FailureAction;
 use super::report::{WaitsFor, in_seconds};
 use super::steps::EventDraft;
-use crate::view::{Job, Pod};
+use crate::view::{Job, Pod, RestartPolicy};
 
 /// One end of a pod, with what it counted as.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,17 +34,27 @@ pub struct PodEnded {
 
 impl PodEnded {
     /// The ends of these pods, which the status is about to count or the policy ignores. Those that
-    /// are deleted with their Job, or at its end, are left out: they say nothing about the Job.
+    /// are deleted with their Job, or at its end, are left out: they say nothing about the Job. But
+    /// if restarts reached its limit, those that had failed until then are its failure.
     pub(super) fn read(plan: &PodPlan, failed: &[Arc<Pod>]) -> Vec<Self> {
         let facts = &plan.facts;
-        let ends = plan.verdict.as_ref().is_some_and(|verdict| verdict.stored);
-        let over = ends || facts.job.deleting;
-        let by_itself = |pod: &Pod| {
-            let deleted = over && pod.deletion.is_some() && !Cause::of(pod).is_disruption();
-            census::is_failed(&facts.job, pod) && !deleted
+        let verdict = plan.verdict.as_ref();
+        let over = verdict.is_some_and(|verdict| verdict.stored) || facts.job.deleting;
+        let at_limit = verdict.is_some_and(|it| it.reason == "BackoffLimitExceeded");
+        let by_job = |pod: &Pod| match pod.deletion {
+            Some(_) => over && !Cause::of(pod).is_disruption(),
+            // It counts because the Job is at its end.
+            None => !pod.is_terminal(),
         };
-        let before = facts.census.failed(&facts.job) - facts.census.newly_failed_counted.len();
-        let mut number = before;
+        let ending = |pod: &Pod| {
+            if by_job(pod) {
+                let restarts = facts.job.spec.restart_policy == RestartPolicy::OnFailure;
+                return before_last_start(pod).filter(|_| at_limit && restarts);
+            }
+            let is_failed = census::is_failed(&facts.job, pod);
+            is_failed.then(|| (Cause::of(pod), Ending(pod).to_string()))
+        };
+        let mut number = facts.census.failed(&facts.job) - facts.census.newly_failed_counted.len();
         let wait = backoff(plan);
         failed
             .iter()
@@ -52,7 +62,9 @@ impl PodEnded {
                 let rule = census::failure_rule(&facts.job, pod);
                 let ignored = matches!(rule, Some((_, FailureAction::Ignore)));
                 number += usize::from(!ignored);
-                by_itself(pod).then(|| Self::of(facts, pod, rule.as_ref(), number, wait))
+                let ending = ending(pod)?;
+                let number = (!by_job(pod)).then_some(number);
+                Some(Self::of(facts, pod, ending, rule.as_ref(), (number, wait)))
             })
             .collect()
     }
@@ -60,11 +72,11 @@ impl PodEnded {
     fn of(
         facts: &Facts,
         pod: &Arc<Pod>,
+        (cause, mut says): (Cause, String),
         rule: Option<&(usize, FailureAction)>,
-        number: usize,
-        wait: Option<SignedDuration>,
+        (number, wait): (Option<usize>, Option<SignedDuration>),
     ) -> Self {
-        let (job, mut says) = (&facts.job, Ending(pod).to_string());
+        let job = &facts.job;
         let failed = facts.per_index().map(|per_index| &per_index.failed);
         let failed_index = pod.index.filter(|index| failed.is_some_and(|it| it.contains(*index)));
         let counted = match rule {
@@ -90,12 +102,7 @@ impl PodEnded {
         if let Some(wait) = wait.filter(|_| goes_on) {
             let _ = write!(says, ", replaced after {}", in_seconds(wait));
         }
-        Self {
-            pod: Arc::clone(pod),
-            cause: Cause::of(pod),
-            counted,
-            end: end(pod, facts.now, says),
-        }
+        Self { pod: Arc::clone(pod), cause, counted, end: end(pod, facts.now, says) }
     }
 
     /// The end of a pod of a Job that another controller runs.
@@ -127,9 +134,13 @@ fn end(pod: &Pod, now: Timestamp, says: String) -> PodEnd {
     }
 }
 
-/// The number of the failure, and of how many, where there is a limit.
-fn failure(job: &Job, pod: &Pod, number: usize) -> String {
+/// The number of the failure, and of how many, where there is a limit. Without a number, restarts
+/// reached the limit.
+fn failure(job: &Job, pod: &Pod, number: Option<usize>) -> String {
     let limit = i64::from(job.spec.backoff_limit);
+    let Some(number) = number else {
+        return format!("; restarts reached the limit of {limit}");
+    };
     match (job.spec.backoff_limit_per_index, pod.index) {
         (Some(limit), Some(index)) => {
             let number = pod.failures.counted.saturating_add(1);

@@ -128,6 +128,39 @@ fn pods_that_end_with_their_job_are_not_reported() {
 }
 
 #[test]
+fn a_pod_whose_restarts_reached_the_limit_is_reported_with_its_last_failure() {
+    let job =
+        limit(1).with(|job| job["spec"]["template"]["spec"]["restartPolicy"] = "OnFailure".into());
+    let again = |name: &str, phase: &str, state: serde_json::Value, failed: bool| {
+        let last = if failed { json!({"terminated": {"exitCode": 3}}) } else { json!({}) };
+        let status = json!([{"name": "main", "restartCount": u32::from(failed), "state": state,
+                             "lastState": last}]);
+        pod(name, phase).on_node().with(|pod| pod["status"]["containerStatuses"] = status)
+    };
+    let runs = || json!({"running": {}});
+    let words = "PodFailed: pod a on node-1: container main exited with code 3; restarts reached \
+                 the limit of 1";
+    let killed = || json!({"terminated": {"exitCode": 137}});
+    let pods = || vec![again("a", "Running", runs(), true), again("b", "Running", runs(), false)];
+    // Without podReplacementPolicy, both count as the Job ends.
+    let effects = sync(&mut api(job.clone(), pods()));
+    assert_eq!(reported(&effects), [words], "b failed by the Job's end alone");
+    // The deletion may be in no view when the pod is counted.
+    for (phase, is_seen) in [("Running", false), ("Running", true), ("Failed", true)] {
+        let mut api = api(job.clone(), pods());
+        sync(&mut api);
+        for (name, failed) in [("a", true), ("b", false)] {
+            let ended = again(name, phase, if is_seen { killed() } else { runs() }, failed);
+            let ended = if is_seen { ended.terminating() } else { ended }.build();
+            api.pods.insert(ended.uid.clone(), ended.into());
+        }
+        let effects = sync(&mut api);
+        assert_eq!(reported(&effects), [words], "{phase}: b failed by the Job's end alone");
+        assert_eq!(counted(&effects), [("ExitCode", Counted::Failed)]);
+    }
+}
+
+#[test]
 fn pods_that_are_deleted_with_their_job_are_not_reported() {
     let deleted = || pod("a", "Failed").on_node().ended(143, 1).terminating();
     assert!(reported(&sync(&mut api(limit(6).deleting(), vec![deleted()]))).is_empty());
