@@ -63,8 +63,12 @@ fn paths(scope: &Scope<'_>) -> Vec<(Kind, String, String)> {
             }));
             paths.extend(lease.map(|lease| (Kind::Lease, lease.path(), all())));
             // What keeps pods of Jobs from being made, and from starting.
-            let about = ["kind=Job,reason=FailedCreate", "kind=Pod,reason=FailedMount"].into_iter();
-            paths.extend(about.map(|about| {
+            let about = [
+                "kind=Job,reason=FailedCreate",
+                "kind=Pod,reason=FailedMount",
+                "kind=Pod,reason=FailedAttachVolume",
+            ];
+            paths.extend(about.into_iter().map(|about| {
                 (Kind::Event, format!("/api/v1/{of}events"), format!("involvedObject.{about}"))
             }));
             paths

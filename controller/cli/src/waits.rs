@@ -13,8 +13,9 @@ use crate::kind::Kind;
 const MESSAGE_MAX: usize = 400;
 /// A controller tries again before this is over; an older refusal says nothing about now.
 const REFUSAL_MAX: SignedDuration = SignedDuration::from_mins(15);
-/// The kubelet tries again before this is over; an older failure to mount may be mended.
-const MOUNT_MAX: SignedDuration = SignedDuration::from_mins(5);
+/// An older failure to mount may be mended. The kubelet tries again every two minutes, and after
+/// 25 events about a pod, client-go lets it write one in five minutes.
+const MOUNT_MAX: SignedDuration = SignedDuration::from_mins(10);
 /// The event of a pod that could not be created.
 pub(crate) const FAILED_CREATE: &str = "FailedCreate";
 

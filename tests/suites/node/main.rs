@@ -18,6 +18,7 @@ mod rare_kubelet;
 mod rare_oom;
 mod rare_shutdowns;
 mod rare_stuck;
+mod rare_waits;
 mod rare_wrapped_kubelet;
 mod shutdowns;
 mod stage;

@@ -138,7 +138,7 @@ fn a_volume_is_known_by_the_event_and_a_pod_that_starts_lacks_nothing() {
         "message": "MountVolume.SetUp failed for volume \"v\" : secret \"s\" not found",
         "involvedObject": {"kind": "Pod", "uid": "p"},
     });
-    let later = start() + SignedDuration::from_mins(6);
+    let later = start() + SignedDuration::from_mins(11);
     assert_eq!(of_pod(&view, &object, [&event], later), None, "it may be mended");
     let found = of_pod(&view, &object, [&event], start()).expect("a volume is missing");
     assert_eq!(found.code, Code::VolumeOrConfigMissing);
