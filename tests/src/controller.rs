@@ -185,7 +185,8 @@ fn check_log(log: &str) {
     assert!(line.is_none(), "{}", line.unwrap_or_default());
 }
 
-fn never_logged(log: &str) -> Option<&str> {
+/// The first line of a log that the controller must never log.
+pub(crate) fn never_logged(log: &str) -> Option<&str> {
     log.lines().find(|line| NEVER_LOGGED.iter().any(|words| line.contains(words)))
 }
 

@@ -104,7 +104,7 @@ pub fn small_program(name: &str) -> PathBuf {
     target_dir().join(HOST).join("small").join(name)
 }
 
-fn target_dir() -> PathBuf {
+pub(crate) fn target_dir() -> PathBuf {
     let configured = std::env::var_os("CARGO_TARGET_DIR");
     workspace_root().join(configured.unwrap_or_else(|| "target".into()))
 }

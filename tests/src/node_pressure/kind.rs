@@ -153,6 +153,9 @@ impl fmt::Display for Setting {
             Some(Install::DaemonSet) => {
                 write!(formatter, ", agent as DaemonSet at {}", self.threshold)
             }
+            Some(Install::Chart) => {
+                write!(formatter, ", release by the chart at {}", self.threshold)
+            }
         }
     }
 }

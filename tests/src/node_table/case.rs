@@ -149,6 +149,7 @@ impl fmt::Display for Case {
             None => "without agent",
             Some(Install::Host) => "agent as host service",
             Some(Install::DaemonSet) => "agent as DaemonSet",
+            Some(Install::Chart) => "release by the chart",
         };
         let jobs = match self.jobs {
             JobController::Upstream => "kube-controller-manager",

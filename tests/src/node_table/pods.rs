@@ -56,7 +56,7 @@ pub(super) fn jobs(controller: JobController) -> Vec<Job> {
         }
         // Without both, a replacement could run on a node that is back, where it would never end.
         template["affinity"] = elsewhere();
-        template["tolerations"] = lost_nodes();
+        template["tolerations"] = tolerated();
         let mut job = json!({
             "metadata": {"name": name},
             "spec": {
@@ -92,12 +92,13 @@ fn sidecar() -> Value {
     }])
 }
 
-/// A busy machine starves the heartbeat of the simulated node, which then counts as lost for a
-/// moment.
-fn lost_nodes() -> Value {
+/// The simulated node may be reserved. A busy machine starves its heartbeat, and then it counts as
+/// lost for a moment.
+fn tolerated() -> Value {
     let of =
         |state: &str| json!({"key": format!("node.kubernetes.io/{state}"), "operator": "Exists"});
-    json!([of("not-ready"), of("unreachable")])
+    let simulated = json!({"key": SIMULATED_LABEL, "operator": "Exists"});
+    json!([of("not-ready"), of("unreachable"), simulated])
 }
 
 /// Prefers a simulated node. There is none yet when the first pods are scheduled.

@@ -13,6 +13,7 @@ use super::outcome::Outcome;
 use super::pods::ROLES;
 use super::stage::Stage;
 use crate::stopwatch::Stopwatch;
+use crate::vm::agent::Install;
 use crate::vm::{Kit, KubeletConfig, Seen};
 use crate::{observe_costly_until, observe_until};
 
@@ -38,6 +39,14 @@ pub const AGENT_FLAGS: [&str; 3] = [
     "--shutdown-grace-period-critical-pods=65s",
     "--bare-pods=deadline-lever",
 ];
+
+/// A release runs with the flags that the chart's defaults give.
+fn flags(agent: Install) -> &'static [&'static str] {
+    match agent {
+        Install::Host | Install::DaemonSet => &AGENT_FLAGS,
+        Install::Chart => &[],
+    }
+}
 
 /// Plays a case from its machine's start to the final state, including the node's loss. If the
 /// machine stays off, the second outcome is that after its node was removed from the API.
@@ -75,7 +84,7 @@ impl Table {
             let all = REGULAR_SECONDS + CRITICAL_SECONDS;
             kubelet = kubelet.graceful_shutdown(all, CRITICAL_SECONDS);
         }
-        let install = case.agent.map(|agent| (agent, &AGENT_FLAGS[..]));
+        let install = case.agent.map(|agent| (agent, flags(agent)));
         let commands = case.kubelet.commands();
         let stage = Stage::set(kit, &kubelet, install, commands, case.jobs).await?;
         Ok(Self {
@@ -105,7 +114,7 @@ impl Table {
         stage.settle(ended, waits_for_loss, SETTLED_WITHIN).await?;
         stage.scene.took.lap("settled");
         let outcome = Outcome::of(stage).await?;
-        stage.check_controller()?;
+        stage.check_controller().await?;
         stage.scene.took = Stopwatch::default();
         Ok(outcome)
     }
@@ -123,8 +132,29 @@ impl Table {
         let _ = observe_until(SETTLED_WITHIN, finished, |finished| *finished).await;
         stage.scene.took.lap("without its node");
         let outcome = Outcome::of(stage).await?;
-        stage.check_controller()?;
+        stage.check_controller().await?;
         Ok(outcome)
+    }
+
+    /// Removes the chart's release, as a user does; returns what Helm prints.
+    pub async fn uninstall(&self) -> anyhow::Result<String> {
+        self.stage.uninstall().await
+    }
+
+    /// Labels, annotations and taints of ours that the node has in the API, a line each.
+    pub async fn traces(&self) -> anyhow::Result<String> {
+        let node = self.stage.node_object().await?.context("the node is there")?;
+        let annotations = node.metadata.annotations.unwrap_or_default().into_keys();
+        let labels = node.metadata.labels.unwrap_or_default().into_keys();
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        let names = annotations.chain(labels).chain(taints.into_iter().map(|taint| taint.key));
+        let ours = names.filter(|name| name.contains("epilogue"));
+        Ok(ours.map(|name| name + "\n").collect())
+    }
+
+    /// Runs a command on the node.
+    pub async fn run(&self, command: &str) -> anyhow::Result<String> {
+        Ok(self.stage.scene.node.run(command).await?)
     }
 
     /// Whether the last scenario left the machine off.

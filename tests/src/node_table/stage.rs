@@ -11,15 +11,17 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{self, Pod};
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::json;
 
 use super::case::JobController;
 use super::ledger::{JobRow, Ledger};
 use super::pods::{self, NEVER_RUN, ROLES};
 use crate::control_plane::flags::ALL_CONTROLLERS;
-use crate::controller::{Controller, Setup};
-use crate::nodes::{self, Bind, SimulatedNodes};
-use crate::vm::agent::{self, Install};
+use crate::controller::{Controller, Setup, never_logged};
+use crate::nodes::{self, Bind, SIMULATED_LABEL, SimulatedNodes};
+use crate::vm::agent::{self, Install, PLACED_LABEL};
+use crate::vm::release;
 use crate::vm::scene::NAMESPACE;
 use crate::vm::{Kit, KubeletConfig, Scene, Seen, Setting};
 use crate::{Options, observe_costly_until, observe_until};
@@ -50,6 +52,8 @@ pub(super) struct Stage {
     /// The running pod of each role at the beginning of the story.
     pub(super) originals: BTreeMap<&'static str, String>,
     has_agent: bool,
+    /// Whether the chart installed the agent and the controller of the release.
+    is_released: bool,
 }
 
 impl Stage {
@@ -69,8 +73,10 @@ impl Stage {
             .map(|(install, flags)| (install, flags.iter().map(ToString::to_string).collect()));
         let setting = Setting { options, node: NODE, kubelet, agent, commands };
         let scene = Scene::set(kit, setting).await?;
+        let is_released = install.is_some_and(|(install, _)| install == Install::Chart);
         let controller = match jobs_by {
             JobController::Upstream => None,
+            JobController::Ours if is_released => None,
             JobController::Ours => {
                 let setup = Setup::debug(&scene.control_plane.dir().join("controller"))
                     .argument("--check-plans");
@@ -89,6 +95,7 @@ impl Stage {
             booted_at: None,
             originals: BTreeMap::new(),
             has_agent: install.is_some(),
+            is_released,
         })
     }
 
@@ -118,6 +125,25 @@ impl Stage {
             ..nodes::Options::default()
         };
         self.elsewhere = Some(SimulatedNodes::start(self.scene.client.clone(), options).await?);
+        if self.is_released {
+            self.reserve_elsewhere().await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps our own programs off the simulated node, where they would not run.
+    async fn reserve_elsewhere(&self) -> anyhow::Result<()> {
+        let nodes: Api<v1::Node> = Api::all(self.scene.client.clone());
+        let simulated = ListParams::default().labels(SIMULATED_LABEL);
+        let reserved = json!({
+            "metadata": {"labels": {PLACED_LABEL: "none"}},
+            "spec": {"taints": [{"key": SIMULATED_LABEL, "effect": "NoSchedule"}]},
+        });
+        for node in nodes.list(&simulated).await.context("list the simulated node")?.items {
+            let name = node.metadata.name.unwrap_or_default();
+            let patch = Patch::Merge(&reserved);
+            nodes.patch(&name, &PatchParams::default(), &patch).await.context("taint a node")?;
+        }
         Ok(())
     }
 
@@ -210,12 +236,26 @@ impl Stage {
     }
 
     /// Fails if our controller has ended, was refused a right, or made a plan that does not hold.
-    pub(super) fn check_controller(&mut self) -> anyhow::Result<()> {
-        let Some(controller) = &mut self.controller else { return Ok(()) };
-        controller.check()?;
-        let line = controller.never_logged();
+    pub(super) async fn check_controller(&mut self) -> anyhow::Result<()> {
+        let line = match &mut self.controller {
+            Some(controller) => {
+                controller.check()?;
+                controller.never_logged()
+            }
+            None if self.is_released => {
+                let logs = release::controller_logs(&self.scene.node).await?;
+                never_logged(&logs).map(str::to_owned)
+            }
+            None => None,
+        };
         ensure!(line.is_none(), "our controller logged: {}", line.unwrap_or_default());
         Ok(())
+    }
+
+    /// Removes the chart's release, as a user does; returns what Helm prints.
+    pub(super) async fn uninstall(&self) -> anyhow::Result<String> {
+        let cluster = self.scene.control_plane.cluster();
+        Ok(release::uninstall(&self.scene.node, cluster).await?)
     }
 
     /// Stops everything.

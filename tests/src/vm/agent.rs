@@ -1,7 +1,8 @@
 //! Installs our agent on a node from the files of `deploy/`, as a user would: as a service of the
-//! host, or as the DaemonSet's pod. It does not control the agent afterwards.
+//! host, as the DaemonSet's pod, or by the chart together with the controller. It does not control
+//! the agent afterwards.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::BoundObjectReference;
@@ -17,6 +18,7 @@ use super::kit::Kit;
 use super::node::Node;
 use super::programs::{self, Libc};
 use super::record::NODES;
+use super::release;
 use crate::cluster::Cluster;
 use crate::error::LabError;
 use crate::eventually::observe_costly_until;
@@ -32,6 +34,8 @@ pub enum Install {
     Host,
     /// As a DaemonSet's pod.
     DaemonSet,
+    /// By the chart, with the release's image and the controller.
+    Chart,
 }
 
 /// Five times what an emulated machine takes.
@@ -41,7 +45,7 @@ const READY_WITHIN: Duration = Duration::from_mins(3);
 const UNIT: &str = "epilogue-agent.service";
 
 /// The DaemonSet leaves out a node with this label.
-const PLACED_LABEL: &str = "epilogue.dev/agent";
+pub(crate) const PLACED_LABEL: &str = "epilogue.dev/agent";
 
 /// Puts the agent's files where [`Node::start`] finds them for the node's disk; call it before
 /// that.
@@ -54,31 +58,33 @@ pub async fn prepare(
     let dir = lab_dir.join(NODES).join(node);
     let files = dir.join("payload/agent");
     std::fs::create_dir_all(&files).map_err(LabError::file("create", &files))?;
-    let deploy = workspace_root().join("deploy");
-    let libc = match install {
-        Install::Host => Libc::of(kit)?,
-        // Its image contains only the program.
-        Install::DaemonSet => Libc::None,
-    };
-    let source = programs::agent(libc).await?;
-    // The image has the program under the name of its file.
-    let program = files.join(AGENT);
-    std::fs::copy(&source, &program).map_err(LabError::file("copy", source))?;
     match install {
         Install::Host => {
-            let unit = deploy.join("systemd").join(UNIT);
+            program(Libc::of(kit)?, &files).await?;
+            let unit = workspace_root().join("deploy/systemd").join(UNIT);
             std::fs::copy(&unit, files.join(UNIT)).map_err(LabError::file("copy", unit))?;
+            Ok(())
         }
         Install::DaemonSet => {
+            // Its image contains only the program.
+            let program = program(Libc::None, &files).await?;
             let image = image(&install::daemon_set()?);
             let archive = files.join("image.tar").into_os_string();
             let arguments = [archive, image.into(), program.into_os_string()];
             let log = dir.join("pack.log");
-            let pack = Program::new("pack", &deploy.join("image/pack"), arguments, &log);
-            disk::run_program(&pack).await?;
+            let pack = workspace_root().join("deploy/image/pack");
+            disk::run_program(&Program::new("pack", &pack, arguments, &log)).await
         }
+        Install::Chart => release::prepare(&files).await,
     }
-    Ok(())
+}
+
+/// Copies the agent there; the image has the program under the name of its file.
+async fn program(libc: Libc, files: &Path) -> Result<PathBuf, VmError> {
+    let source = programs::agent(libc).await?;
+    let program = files.join(AGENT);
+    std::fs::copy(&source, &program).map_err(LabError::file("copy", source))?;
+    Ok(program)
 }
 
 /// Installs it on a running, prepared node, and waits until it is ready.
@@ -88,10 +94,13 @@ pub async fn install(
     cluster: &Cluster,
     flags: &[&str],
 ) -> Result<(), VmError> {
-    install::apply_rights(&cluster.admin_client().await?).await?;
+    if install != Install::Chart {
+        install::apply_rights(&cluster.admin_client().await?).await?;
+    }
     match install {
         Install::Host => host_service(node, cluster, flags).await?,
         Install::DaemonSet => daemon_set(node, cluster, flags).await?,
+        Install::Chart => release::install(node, cluster, flags).await?,
     }
     ready(node).await
 }

@@ -18,6 +18,7 @@ pub mod node;
 pub mod pod;
 pub mod programs;
 pub mod record;
+pub mod release;
 pub mod scene;
 pub mod shell;
 pub mod watcher;

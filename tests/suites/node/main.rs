@@ -13,6 +13,7 @@ mod lab_processes;
 mod pressure;
 mod rare_controller_alone;
 mod rare_daemon_set;
+mod rare_installed;
 mod rare_kernel;
 mod rare_kubelet;
 mod rare_oom;

@@ -11,6 +11,8 @@ pub(super) enum Agent {
     Host,
     /// As a DaemonSet's pod
     DaemonSet,
+    /// By the chart with its default values, with the release's image and the controller
+    Chart,
 }
 
 impl Agent {
@@ -21,6 +23,7 @@ impl Agent {
             Self::None => None,
             Self::Host => Some(Install::Host),
             Self::DaemonSet => Some(Install::DaemonSet),
+            Self::Chart => Some(Install::Chart),
         }
     }
 }
