@@ -47,14 +47,14 @@ fn policies() -> Vec<Value> {
 }
 
 #[test]
-fn the_daemon_set_covers_every_linux_node_without_the_service() {
+fn the_daemon_set_covers_every_node_of_linux_that_runs_the_image_without_the_service() {
     let pod = pod_spec();
     assert_eq!(pod["tolerations"], json!([{"operator": "Exists"}]));
-    assert!(pod["nodeSelector"].is_null());
+    let image = json!({"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"});
+    assert_eq!(pod["nodeSelector"], image);
     let required =
         &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     let terms = json!([{"matchExpressions": [
-        {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
         {"key": "epilogue.dev/agent", "operator": "NotIn", "values": ["host"]},
     ]}]);
     assert_eq!(required["nodeSelectorTerms"], terms);

@@ -218,6 +218,12 @@ fn selectors_select_the_controller_s_pods() {
 }
 
 #[test]
+fn the_pod_needs_a_node_that_runs_the_image() {
+    let image = json!({"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"});
+    assert_eq!(pod_spec()["nodeSelector"], image);
+}
+
+#[test]
 fn the_pod_runs_as_the_account_that_the_roles_are_bound_to() {
     let pod = pod_spec();
     assert_eq!(pod["serviceAccountName"], the("ServiceAccount")["metadata"]["name"]);

@@ -30,10 +30,27 @@ from the agent's own defaults. Input: mode, pressure, stuckPods. Output: flags.
 {{- toYaml $paths -}}
 {{- end -}}
 
-{{/* The flags of `run`. Input: root, pool, base (flags), paths. Output: flags. */}}
-{{- define "epilogue.agentFlags" -}}
+{{/*
+The values of one DaemonSet: a pool's stand in place of those of all agents, but selectors and flags
+add up. Input: root, pool. Output: those values.
+*/}}
+{{- define "epilogue.settings" -}}
 {{- $agent := .root.Values.agent -}}
-{{- $flags := .base -}}
+{{- $settings := merge (dict "mode" .root.Values.mode) (omit $agent "pools") -}}
+{{- range $key, $value := .pool -}}{{- $_ := set $settings $key $value -}}{{- end -}}
+{{- $selector := merge (dict) (.pool.nodeSelector | default dict) $agent.nodeSelector -}}
+{{- $_ := set $settings "nodeSelector" $selector -}}
+{{- $flags := concat $agent.extraArgs (.pool.extraArgs | default list) -}}
+{{- $_ := set $settings "extraArgs" $flags -}}
+{{- toYaml $settings -}}
+{{- end -}}
+
+{{/* The flags of `run`. Input: root, settings, base (flags), paths. Output: flags. */}}
+{{- define "epilogue.agentFlags" -}}
+{{- $agent := .settings -}}
+{{- $flags := list -}}
+{{- $admin := print "127.0.0.1:" $agent.ports.admin -}}
+{{- range .base -}}{{- $flags = append $flags (replace "127.0.0.1:9465" $admin .) -}}{{- end -}}
 {{- with .paths.kubeletUnit -}}{{- $flags = append $flags (print "--kubelet-unit=" .) -}}{{- end -}}
 {{- if ne .paths.kubeletRootDir "/var/lib/kubelet" -}}
 {{- $flags = append $flags (print "--kubelet-root-dir=" .paths.kubeletRootDir) -}}
@@ -43,54 +60,61 @@ from the agent's own defaults. Input: mode, pressure, stuckPods. Output: flags.
 {{- end -}}
 {{- if not $agent.logind -}}{{- $flags = append $flags "--logind=false" -}}{{- end -}}
 {{- if .root.Values.scraping.enabled -}}
-{{- $flags = append $flags "--scrape-bind-address=:9466" -}}
+{{- $flags = append $flags (print "--scrape-bind-address=:" $agent.ports.metrics) -}}
 {{- end -}}
-{{- $default := dict "mode" .root.Values.mode -}}
-{{- $wanted := merge (dict) .pool $default (pick $agent "pressure" "stuckPods") -}}
-{{- $flags = concat $flags (include "epilogue.modeFlags" $wanted | fromYaml).flags -}}
-{{- $flags = concat $flags $agent.extraArgs (.pool.extraArgs | default list) -}}
-{{- dict "flags" $flags | toYaml -}}
+{{- $flags = concat $flags (include "epilogue.modeFlags" $agent | fromYaml).flags -}}
+{{- dict "flags" (concat $flags ($agent.extraArgs | default list)) | toYaml -}}
 {{- end -}}
 
 {{/*
-Node selector terms with these expressions that select no node of the other pools. A node is
-outside of a pool if one of the pool's labels differs, and terms are alternatives: so each pool
-multiplies the terms by its labels. Input: expressions, others (pools). Output: terms.
+Node selector terms that select no node of the other pools. A node is outside of a pool if one of
+the pool's labels differs, and terms are alternatives: so each pool multiplies the terms by its
+labels. Input: terms, others (pools). Output: terms.
 */}}
 {{- define "epilogue.nodeTerms" -}}
-{{- $terms := list .expressions -}}
+{{- $terms := .terms -}}
 {{- range $pool := .others -}}
 {{- $next := list -}}
-{{- range $expressions := $terms -}}
+{{- range $term := $terms -}}
 {{- range $key, $value := $pool.nodeSelector -}}
 {{- $differs := dict "key" $key "operator" "NotIn" "values" (list $value) -}}
-{{- $next = append $next (append $expressions $differs) -}}
+{{- $expressions := append $term.matchExpressions $differs -}}
+{{- $next = append $next (merge (dict "matchExpressions" $expressions) $term) -}}
 {{- end -}}
 {{- end -}}
 {{- $terms = $next -}}
 {{- end -}}
-{{- $all := list -}}
-{{- range $terms -}}{{- $all = append $all (dict "matchExpressions" .) -}}{{- end -}}
-{{- dict "terms" $all | toYaml -}}
+{{- dict "terms" $terms | toYaml -}}
 {{- end -}}
 
-{{/* Sets which nodes get the pod. Input: root, pod, pool, others. */}}
+{{/*
+Sets which nodes get the pod: of those that the affinity of the values selects, the ones without a
+service of the host. Input: pod, settings, others.
+*/}}
 {{- define "epilogue.setNodes" -}}
-{{- $agent := .root.Values.agent -}}
-{{- $required := .pod.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution -}}
-{{- $base := (index $required.nodeSelectorTerms 0).matchExpressions -}}
-{{- $input := dict "expressions" (concat $base $agent.affinity) "others" .others -}}
-{{- $terms := (include "epilogue.nodeTerms" $input | fromYaml).terms -}}
-{{- $_ := set $required "nodeSelectorTerms" $terms -}}
-{{- $labels := merge (dict) (.pool.nodeSelector | default dict) $agent.nodeSelector -}}
-{{- if $labels -}}{{- $_ := set .pod "nodeSelector" $labels -}}{{- end -}}
-{{- $_ := set .pod "tolerations" $agent.tolerations -}}
+{{- $required := "requiredDuringSchedulingIgnoredDuringExecution" -}}
+{{- $terms := (get .pod.affinity.nodeAffinity $required).nodeSelectorTerms -}}
+{{- $base := (first $terms).matchExpressions -}}
+{{- $affinity := .settings.affinity -}}
+{{- $ofNodes := $affinity.nodeAffinity | default dict -}}
+{{- with (get $ofNodes $required | default dict).nodeSelectorTerms -}}
+{{- $terms = list -}}
+{{- range . -}}
+{{- $all := concat $base (.matchExpressions | default list) -}}
+{{- $terms = append $terms (merge (dict "matchExpressions" $all) .) -}}
+{{- end -}}
+{{- end -}}
+{{- $input := dict "terms" $terms "others" .others -}}
+{{- $terms = (include "epilogue.nodeTerms" $input | fromYaml).terms -}}
+{{- $_ := set $ofNodes $required (dict "nodeSelectorTerms" $terms) -}}
+{{- $_ := set $affinity "nodeAffinity" $ofNodes -}}
+{{- $_ := set .pod "affinity" $affinity -}}
+{{- $_ := set .pod "tolerations" .settings.tolerations -}}
 {{- end -}}
 
 {{/*
 Sets the host's directories: each is mounted under /host. Without `pressure` the agent reads the
-cgroups and sets no trigger, measures no disk, and needs no capability. Input: root, pod, pool,
-paths.
+cgroups and sets no trigger, measures no disk, and needs no capability. Input: pod, settings, paths.
 */}}
 {{- define "epilogue.setDirectories" -}}
 {{- $container := index .pod.containers 0 -}}
@@ -98,8 +122,8 @@ paths.
       "containerd" .paths.runtimeSocketDir
       "containerd-images" .paths.runtimeDataDir
       "kubelet" .paths.kubeletRootDir -}}
-{{- $without := .root.Values.agent.logind | ternary list (list "bus" "logind-conf") -}}
-{{- $off := eq (merge (dict) .pool (pick .root.Values.agent "pressure")).pressure "off" -}}
+{{- $without := .settings.logind | ternary list (list "bus" "logind-conf") -}}
+{{- $off := eq .settings.pressure "off" -}}
 {{- if $off -}}
 {{- $without = concat $without (list "logs" "containerd-images" "crio-images") -}}
 {{- $_ := unset $container.securityContext.capabilities "add" -}}
@@ -152,7 +176,8 @@ Its message says why `leave` failed. Input: set, pod, container.
 {{- $_ := set $first "args" (list "leave" "--root=/host") -}}
 {{- $_ := set .pod "initContainers" (list $first) -}}
 {{- $_ := set .container "args" (list "leave" "--root=/host" "--wait") -}}
-{{- $_ := set .set.spec.updateStrategy.rollingUpdate "maxUnavailable" "100%" -}}
+{{- $all := dict "type" "RollingUpdate" "rollingUpdate" (dict "maxUnavailable" "100%") -}}
+{{- $_ := set .set.spec "updateStrategy" $all -}}
 {{- end -}}
 
 {{/*
@@ -165,19 +190,26 @@ annotations, which make it a hook that runs `leave`.
 {{- $pod := $set.spec.template.spec -}}
 {{- $container := index $pod.containers 0 -}}
 {{- $paths := include "epilogue.paths" .root | fromYaml -}}
-{{- include "epilogue.setPod" (dict "root" .root "pod" $pod "settings" .root.Values.agent) -}}
-{{- include "epilogue.setNodes" (dict "root" .root "pod" $pod "pool" .pool "others" .others) -}}
-{{- $places := dict "root" .root "pod" $pod "pool" .pool "paths" $paths -}}
-{{- include "epilogue.setDirectories" $places -}}
+{{- $settings := include "epilogue.settings" . | fromYaml -}}
+{{- include "epilogue.setPod" (dict "root" .root "workload" $set "settings" $settings) -}}
+{{- include "epilogue.setNodes" (dict "pod" $pod "settings" $settings "others" .others) -}}
+{{- include "epilogue.setDirectories" (dict "pod" $pod "settings" $settings "paths" $paths) -}}
+{{- $strategy := $settings.updateStrategy -}}
+{{- if eq $strategy.type "OnDelete" -}}{{- $strategy = omit $strategy "rollingUpdate" -}}{{- end -}}
+{{- $_ := set $set.spec "updateStrategy" $strategy -}}
 {{- if .pool -}}{{- include "epilogue.setPool" (dict "set" $set "pool" .pool) -}}{{- end -}}
 {{- if .annotations -}}{{- $_ := set $set.metadata "annotations" .annotations -}}{{- end -}}
+{{- $admin := first $container.ports -}}
+{{- $_ := set $admin "containerPort" $settings.ports.admin -}}
+{{- $_ := set $admin "hostPort" $settings.ports.admin -}}
 {{- if or .annotations .root.Values.agent.leave -}}
 {{- include "epilogue.setLeave" (dict "set" $set "pod" $pod "container" $container) -}}
 {{- else -}}
-{{- $input := dict "root" .root "pool" .pool "base" $container.args "paths" $paths -}}
+{{- $input := dict "root" .root "settings" $settings "base" $container.args "paths" $paths -}}
 {{- $_ := set $container "args" (include "epilogue.agentFlags" $input | fromYaml).flags -}}
 {{- if .root.Values.scraping.enabled -}}
-{{- $port := dict "name" "metrics" "containerPort" 9466 "hostPort" 9466 "protocol" "TCP" -}}
+{{- $metrics := $settings.ports.metrics -}}
+{{- $port := dict "name" "metrics" "containerPort" $metrics "hostPort" $metrics "protocol" "TCP" -}}
 {{- $_ := set $container "ports" (append $container.ports $port) -}}
 {{- end -}}
 {{- end -}}

@@ -17,7 +17,6 @@ use tokio::process::Command;
 use super::helm::{hooks, rendered};
 use crate::platforms::named;
 
-const NAMESPACE: &str = "epilogue-agents";
 const HOOK: &str = "epilogue-agent-leave";
 const SOON: Duration = Duration::from_mins(2);
 
@@ -72,11 +71,12 @@ async fn the_hooks_can_be_switched_off() {
 pub(crate) struct Uninstallation<'a> {
     pub(crate) control_plane: &'a ControlPlane,
     pub(crate) client: kube::Client,
+    pub(crate) namespace: &'static str,
 }
 
 impl Uninstallation<'_> {
     fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+        Api::namespaced(self.client.clone(), self.namespace)
     }
 
     async fn report(&self, pod: &str, status: Value) {
@@ -101,7 +101,7 @@ impl Uninstallation<'_> {
     /// Waits for this many pods of the DaemonSet that is there now, and runs `leave`; returns their
     /// names. Pods of the replaced one may still be there.
     async fn leaving(&self, count: usize) -> Vec<String> {
-        let sets: Api<DaemonSet> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let sets: Api<DaemonSet> = Api::namespaced(self.client.clone(), self.namespace);
         let set = json!(sets.get("epilogue-agent").await.expect("the DaemonSet"));
         let args_of_leave = &set["spec"]["template"]["spec"]["containers"][0]["args"][0];
         assert_eq!(args_of_leave, "leave");
@@ -119,7 +119,7 @@ impl Uninstallation<'_> {
         let kubeconfig = self.control_plane.dir().join("leave.kubeconfig");
         let cluster = self.control_plane.cluster();
         cluster
-            .write_service_account_kubeconfig(NAMESPACE, HOOK, &kubeconfig)
+            .write_service_account_kubeconfig(self.namespace, HOOK, &kubeconfig)
             .await
             .expect("a kubeconfig");
         Command::new(program("epilogue-agent"))

@@ -1,10 +1,13 @@
-//! Which nodes get which agent: each node of Linux exactly one, whatever its labels are.
+//! Which nodes get which agent: each node that runs the image exactly one, whatever its labels are.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use super::helm::rendered;
+
+/// The labels of a node that runs the image.
+const IMAGE: [(&str, &str); 2] = [("kubernetes.io/os", "linux"), ("kubernetes.io/arch", "amd64")];
 
 type Labels<'a> = BTreeMap<&'a str, &'a str>;
 
@@ -48,7 +51,7 @@ async fn a_node_gets_the_agent_of_the_first_pool_that_selects_it_and_no_other() 
     assert_eq!(sets.len(), 5);
     let values: [(&str, &[&str]); 3] =
         [("pool", &["", "a", "b"]), ("zone", &["", "1", "2"]), ("disk", &["", "ssd"])];
-    let mut nodes: Vec<Labels<'_>> = vec![BTreeMap::from([("kubernetes.io/os", "linux")])];
+    let mut nodes: Vec<Labels<'_>> = vec![BTreeMap::from(IMAGE)];
     for (key, values) in values {
         let with = |node: &Labels<'static>, value: &'static str| {
             let mut node = node.clone();
@@ -86,23 +89,49 @@ async fn a_node_gets_the_agent_of_the_first_pool_that_selects_it_and_no_other() 
 }
 
 #[tokio::test]
-async fn requirements_hold_for_all_agents() {
+async fn requirements_hold_for_all_agents_and_a_pool_may_have_its_own() {
+    let terms = |key: &str, values: &[&str]| {
+        let expression = |value: &&str| json!({"key": key, "operator": "In", "values": [value]});
+        let term = |value: &&str| json!({"matchExpressions": [expression(value)]});
+        let terms: Vec<Value> = values.iter().map(term).collect();
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": terms}}})
+    };
     let values = json!({"agent": {
-        "nodeSelector": {"ready": "yes"},
-        "affinity": [{"key": "arch", "operator": "In", "values": ["amd64"]}],
-        "pools": [{"name": "a", "nodeSelector": {"pool": "a"}}],
+        "nodeSelector": {"ready": "yes"}, "affinity": terms("disk", &["ssd", "nvme"]),
+        "pools": [{"name": "a", "nodeSelector": {"pool": "a"}},
+                  {"name": "b", "nodeSelector": {"pool": "b"}, "affinity": terms("gpu", &["1"])}],
     }});
-    for set in daemon_sets(rendered(&values).await) {
-        let os = ("kubernetes.io/os", "linux");
-        let pool = set["metadata"]["labels"]["epilogue.dev/pool"].as_str().unwrap_or("none");
+    let sets = daemon_sets(rendered(&values).await);
+    let names = ["epilogue-agent", "epilogue-agent-a", "epilogue-agent-b"];
+    for (set, (name, pool)) in sets.iter().zip(names.into_iter().zip(["", "a", "b"])) {
+        assert_eq!(set["metadata"]["name"], name);
+        let own = ("pool", pool);
         let node = |labels: &[(&'static str, &'static str)]| {
-            let labels = [&[os], labels].concat().into_iter();
-            labels.chain([("pool", pool)]).collect::<Labels<'_>>()
+            [&IMAGE[..], &[own], labels].concat().into_iter().collect::<Labels<'_>>()
         };
-        assert!(selects(&set, &node(&[("ready", "yes"), ("arch", "amd64")])), "{pool}");
-        assert!(!selects(&set, &node(&[("ready", "yes")])), "{pool}");
-        assert!(!selects(&set, &node(&[("arch", "amd64")])), "{pool}");
+        let places: &[_] =
+            if pool == "b" { &[("gpu", "1")] } else { &[("disk", "ssd"), ("disk", "nvme")] };
+        for place in places {
+            assert!(selects(set, &node(&[("ready", "yes"), *place])), "{name}");
+            assert!(!selects(set, &node(&[*place])), "{name}");
+            let host = [("ready", "yes"), *place, ("epilogue.dev/agent", "host")];
+            assert!(!selects(set, &node(&host)), "{name}: the host has a service");
+        }
+        assert!(!selects(set, &node(&[("ready", "yes")])), "{name}");
+        let mut other = node(&[("ready", "yes"), places[0]]);
+        other.insert("kubernetes.io/arch", "arm64");
+        assert!(!selects(set, &other), "{name}: the image is of another architecture");
     }
+    // What only prefers or avoids pods stays.
+    let near = json!({"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}});
+    let sets = daemon_sets(rendered(&json!({"agent": {"affinity": near}})).await);
+    let affinity = &sets[0]["spec"]["template"]["spec"]["affinity"];
+    assert_eq!(affinity["podAntiAffinity"], near["podAntiAffinity"]);
+    assert!(!selects(
+        &sets[0],
+        &[&IMAGE[..], &[("epilogue.dev/agent", "host")]].concat().into_iter().collect()
+    ));
 }
 
 /// The default selector cannot change and selects all; a DaemonSet manages only pods that it owns.

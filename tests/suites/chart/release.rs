@@ -15,6 +15,8 @@ use super::helm::{RELEASE, chart, done, helm, rendered};
 use super::leave::Uninstallation;
 use crate::platforms::named;
 
+/// The name of a release, which is as good as ours.
+const OTHER: &str = "other";
 /// A namespace goes within seconds after its content.
 const SOON: Duration = Duration::from_mins(2);
 
@@ -76,9 +78,10 @@ async fn settled(client: &kube::Client) -> BTreeSet<String> {
 /// Whether an object is of the release, by its name, namespace, labels or annotations.
 fn is_ours(name: &str, object: &Value) -> bool {
     let metadata = &object["metadata"];
+    let is_release = |name: &Value| [RELEASE, OTHER].iter().any(|release| name == release);
     name.contains("epilogue")
-        || metadata["labels"]["app.kubernetes.io/instance"] == RELEASE
-        || metadata["annotations"]["meta.helm.sh/release-name"] == RELEASE
+        || is_release(&metadata["labels"]["app.kubernetes.io/instance"])
+        || is_release(&metadata["annotations"]["meta.helm.sh/release-name"])
 }
 
 /// One cluster with Helm's release in it.
@@ -105,8 +108,8 @@ impl Lab {
         done(&[arguments, &common].concat(), values).await
     }
 
-    async fn install(&self, values: &Value) {
-        self.helm(&["install", RELEASE, &self.chart, "--values=-"], values).await;
+    async fn install(&self, release: &str, values: &Value) {
+        self.helm(&["install", release, &self.chart, "--values=-"], values).await;
     }
 
     async fn upgrade(&self, values: &Value) {
@@ -162,14 +165,16 @@ impl Lab {
         let nodes: Api<Node> = Api::all(self.client.clone());
         for name in ["n1", "n2"] {
             let node = json!({"metadata": {"name": name, "labels": {
-                "kubernetes.io/os": "linux", "kubernetes.io/hostname": name}}});
+                "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
+                "kubernetes.io/hostname": name}}});
             let node = serde_json::from_value(node).expect("a node");
             nodes.create(&PostParams::default(), &node).await.expect("the node");
         }
     }
 
-    fn uninstallation(&self) -> Uninstallation<'_> {
-        Uninstallation { control_plane: &self.control_plane, client: self.client.clone() }
+    fn uninstallation(&self, namespace: &'static str) -> Uninstallation<'_> {
+        let client = self.client.clone();
+        Uninstallation { control_plane: &self.control_plane, client, namespace }
     }
 
     /// Nothing of the release is left, and nothing else went.
@@ -193,7 +198,7 @@ async fn a_release_is_installed_upgraded_rolled_back_and_leaves_nothing() {
     let before = settled(&lab.client).await;
 
     let observe = json!({"agent": {"leaveTimeoutSeconds": 10}});
-    lab.install(&observe).await;
+    lab.install(RELEASE, &observe).await;
     lab.holds(&observe).await;
     lab.pods_are_admitted().await;
     lab.events_of_agents_can_be_selected().await;
@@ -211,7 +216,7 @@ async fn a_release_is_installed_upgraded_rolled_back_and_leaves_nothing() {
     lab.holds(&leave).await;
     lab.upgrade(&observe).await;
 
-    let uninstallation = lab.uninstallation();
+    let uninstallation = lab.uninstallation("epilogue-agents");
     let arguments = ["uninstall", RELEASE];
     let (_, said) = tokio::join!(
         lab.helm(&arguments, &Value::Null),
@@ -221,7 +226,7 @@ async fn a_release_is_installed_upgraded_rolled_back_and_leaves_nothing() {
     assert!(said.contains("not reached: node"), "{said}");
     lab.has_nothing_but(&before).await;
 
-    lab.install(&observe).await;
+    lab.install(RELEASE, &observe).await;
     lab.holds(&observe).await;
     lab.control_plane.stop().await.expect("it stops");
 }
@@ -231,12 +236,14 @@ async fn a_node_that_cannot_leave_stops_the_uninstallation() {
     let lab = Lab::start().await;
     lab.create_nodes().await;
     let before = settled(&lab.client).await;
-    let values = json!({"agent": {"leaveTimeoutSeconds": 10}, "controller": {"enabled": false}});
-    lab.install(&values).await;
+    // In names of its own.
+    let values = json!({"namespaces": {"agents": "nodes"}, "controller": {"enabled": false},
+        "agent": {"leaveTimeoutSeconds": 10, "serviceAccount": {"name": "node-agent"}}});
+    lab.install(OTHER, &values).await;
 
     let kubeconfig = format!("--kubeconfig={}", lab.control_plane.kubeconfig_path().display());
-    let arguments = ["uninstall", RELEASE, "--namespace=kube-system", &kubeconfig];
-    let uninstallation = lab.uninstallation();
+    let arguments = ["uninstall", OTHER, "--namespace=kube-system", &kubeconfig];
+    let uninstallation = lab.uninstallation("nodes");
     let (output, said) =
         tokio::join!(helm(&arguments, &Value::Null), uninstallation.of_a_node_that_fails());
     assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
