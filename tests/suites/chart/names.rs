@@ -19,7 +19,7 @@ fn elsewhere() -> Value {
 fn everything() -> Value {
     json!({
         "mode": "enforce", "scraping": {"enabled": true}, "service": {"enabled": true},
-        "podMonitor": {"enabled": true}, "alerts": {"enabled": true},
+        "monitor": {"kind": "ServiceMonitor"}, "alerts": {"enabled": true},
         "dashboards": {"enabled": true}, "networkPolicy": {"enabled": true},
         "optIn": {"enabled": true},
         "agent": {"pools": [{"name": "a", "nodeSelector": {"pool": "a"}}]},

@@ -87,7 +87,7 @@ async fn common_labels_and_annotations_are_on_every_object_and_hook() {
     let values = json!({
         "commonLabels": {"team": "batch"}, "commonAnnotations": {"cost": "1"},
         "scraping": {"enabled": true}, "service": {"enabled": true},
-        "podMonitor": {"enabled": true}, "alerts": {"enabled": true},
+        "monitor": {"kind": "ServiceMonitor"}, "alerts": {"enabled": true},
         "dashboards": {"enabled": true}, "networkPolicy": {"enabled": true},
         "optIn": {"enabled": true},
     });

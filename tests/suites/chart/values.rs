@@ -95,7 +95,9 @@ async fn an_invalid_value_has_an_error_that_names_the_field() {
             &["optIn.enabled=true: expected controller.enabled=true"],
         ),
         (json!({"image": {"digest": "abc"}}), &["'/image/digest'", "sha256:"]),
-        (json!({"podMonitor": {"interval": "often"}}), &["'/podMonitor/interval'"]),
+        (json!({"monitor": {"interval": "often"}}), &["'/monitor/interval'"]),
+        (json!({"monitor": {"kind": "Probe"}}), &["'/monitor/kind'", "'ServiceMonitor'"]),
+        (json!({"alerts": {"severities": {"page": "p1"}}}), &["'/alerts/severities'", "'page'"]),
         (
             json!({"agent": {"enabled": false}, "controller": {"enabled": false}}),
             &["controller.enabled and agent.enabled are both false"],
@@ -181,7 +183,7 @@ async fn resources_tolerations_and_priority_are_those_of_the_values() {
 #[tokio::test]
 async fn each_switch_adds_or_removes_its_objects_and_no_others() {
     let all = names(&rendered(&json!({})).await);
-    let table: [(&str, &[&str], &[&str]); 9] = [
+    let table: [(&str, &[&str], &[&str]); 8] = [
         (
             "optIn",
             &[
@@ -195,7 +197,6 @@ async fn each_switch_adds_or_removes_its_objects_and_no_others() {
         ("networkPolicy", &["NetworkPolicy/epilogue-system/epilogue-controller"], &[]),
         // Without scraping there is nothing that they could ask.
         ("service", &[], &[]),
-        ("podMonitor", &[], &[]),
         ("alerts", &["PrometheusRule/epilogue-system/epilogue"], &[]),
         (
             "dashboards",
@@ -253,8 +254,8 @@ async fn monitoring_names_ports_that_the_pods_have() {
     let values = json!({
         "scraping": {"enabled": true}, "service": {"enabled": true},
         "networkPolicy": {"enabled": true, "from": [{"podSelector": {}}]},
-        "podMonitor": {
-            "enabled": true, "labels": {"release": "prom"}, "interval": "30s",
+        "monitor": {
+            "kind": "PodMonitor", "labels": {"release": "prom"}, "interval": "30s",
             "tokenSecret": {"name": "scraper", "key": "token"},
         },
     });
