@@ -56,19 +56,15 @@ pub fn run(options: &Options) -> Result<(), ReleaseError> {
         }
         built.push((*platform, programs));
     }
-    println!("pack the plugin and the chart");
+    println!("pack the plugin");
     pack::plugins(&source, &built, &options.out)?;
-    pack::chart(&source, &options.out)?;
     pack::krew(&source, &options.platforms, &options.out)?;
     write(&options.out.join("RELEASE_NOTES.md"), &source.notes)?;
-    if let Some(registry) = &options.registry {
-        let digest = publish::images(&source, &tools, registry, &options.platforms, &options.out)?;
-        if let Some(key) = &options.key {
-            sign::image(&tools, key, &digest)?;
-        }
-        write(&options.out.join("IMAGE"), &format!("{digest}\n"))?;
-        println!("pushed {digest}");
-    }
+    let image = push(options, &source, &tools)?;
+    // The digest is known once the image is in a registry.
+    println!("pack the chart");
+    let digest = image.as_deref().and_then(|image| image.split_once('@')).map(|(_, digest)| digest);
+    pack::chart(&source, digest, &options.out)?;
     if let Some(key) = &options.key {
         sign::public_key(&tools, key, &options.out)?;
     }
@@ -78,6 +74,18 @@ pub fn run(options: &Options) -> Result<(), ReleaseError> {
     }
     println!("{}", options.out.display());
     Ok(())
+}
+
+/// Pushes and signs the image, if a registry is given. Returns it by its digest.
+fn push(options: &Options, source: &Source, tools: &Tools) -> Result<Option<String>, ReleaseError> {
+    let Some(registry) = &options.registry else { return Ok(None) };
+    let image = publish::images(source, tools, registry, &options.platforms, &options.out)?;
+    if let Some(key) = &options.key {
+        sign::image(tools, key, &image)?;
+    }
+    write(&options.out.join("IMAGE"), &format!("{image}\n"))?;
+    println!("pushed {image}");
+    Ok(Some(image))
 }
 
 /// Files of another release would get into the checksums.

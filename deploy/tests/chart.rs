@@ -28,6 +28,36 @@ fn the_chart_has_the_version_of_the_programs() {
     }
 }
 
+/// A page of the book by its address.
+fn page_of(address: &str) -> std::path::PathBuf {
+    let page = address.strip_prefix("https://epilogue.dev/docs/").expect("a page of the book");
+    let page = if page.is_empty() { "introduction.md".to_owned() } else { page.to_owned() };
+    directory().join("../../docs").join(page.replace(".html", ".md"))
+}
+
+#[test]
+fn the_chart_says_what_a_catalogue_asks_and_its_addresses_are_the_book_s() {
+    let chart = yaml("Chart.yaml");
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    for field in ["home", "icon", "kubeVersion", "description"] {
+        assert!(!text(&chart[field]).is_empty(), "{field}");
+    }
+    assert!(chart["sources"][0].is_string() && chart["maintainers"][0]["name"].is_string());
+    assert!(page_of(&text(&chart["icon"])).is_file(), "the icon");
+    let annotations = &chart["annotations"];
+    let list = |name: &str| -> Vec<Value> {
+        serde_yaml_ng::from_str(&text(&annotations[name])).expect("a list")
+    };
+    for link in list("artifacthub.io/links") {
+        assert!(page_of(&text(&link["url"])).is_file(), "{link}");
+    }
+    let repository = text(&yaml("values.yaml")["image"]["repository"]);
+    let image = json!({"name": "epilogue",
+                       "image": format!("{repository}:{}", env!("CARGO_PKG_VERSION"))});
+    assert_eq!(list("artifacthub.io/images"), [image]);
+    assert_eq!(annotations["artifacthub.io/license"], env!("CARGO_PKG_LICENSE"));
+}
+
 #[test]
 fn the_table_of_the_readme_is_made_of_the_values() {
     let readme = text("README.md");

@@ -56,6 +56,9 @@ pub enum ReleaseError {
     /// Files repeat another version.
     #[error("{0} names another version than Cargo.toml: run `cargo lab docs` before the tag")]
     Version(PathBuf),
+    /// The chart has no place for the image's digest.
+    #[error("cannot pin the image in {0}: expected an empty `digest`, and the image by its tag")]
+    NotPinned(PathBuf),
     /// The changelog lacks the version.
     #[error(
         "CHANGELOG.md lacks the section of {0}: expected the line `## [{0}] - DATE` with text \

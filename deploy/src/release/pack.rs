@@ -61,8 +61,9 @@ pub fn plugins(
     Ok(())
 }
 
-/// Packs the chart with the files behind its links, but without those of `.helmignore`.
-pub fn chart(source: &Source, out: &Path) -> Result<(), ReleaseError> {
+/// Packs the chart with the files behind its links, but without those of `.helmignore`. The image
+/// has this digest, if it was pushed.
+pub fn chart(source: &Source, digest: Option<&str>, out: &Path) -> Result<(), ReleaseError> {
     let chart = source.directory.join("deploy/chart");
     let stage = stage(source, "chart")?;
     let root = stage.join("epilogue");
@@ -72,8 +73,29 @@ pub fn chart(source: &Source, out: &Path) -> Result<(), ReleaseError> {
     for line in ignored.lines().filter(|line| !line.starts_with('#')) {
         remove_ignored(&root, line)?;
     }
+    if let Some(digest) = digest {
+        pin(source, &root, digest)?;
+    }
     let name = format!("epilogue-{}.tgz", source.version);
     tar_gz(&stage, &out.join(name), &source.epoch)
+}
+
+/// Writes the image's digest into the value, and into the annotation that lists the images.
+fn pin(source: &Source, chart: &Path, digest: &str) -> Result<(), ReleaseError> {
+    let tag = format!("registry.epilogue.dev/epilogue:{}", source.version);
+    let files = [
+        ("values.yaml", "\n  digest: \"\"\n".to_owned(), format!("\n  digest: {digest}\n")),
+        ("Chart.yaml", tag, format!("registry.epilogue.dev/epilogue@{digest}")),
+    ];
+    for (file, unpinned, pinned) in files {
+        let path = chart.join(file);
+        let text = fs::read_to_string(&path).map_err(ReleaseError::file(&path))?;
+        if !text.contains(&unpinned) {
+            return Err(ReleaseError::NotPinned(path));
+        }
+        write(&path, &text.replacen(&unpinned, &pinned, 1))?;
+    }
+    Ok(())
 }
 
 /// Removes a path that has a slash, or all files of this name.

@@ -97,9 +97,28 @@ async fn the_packaged_chart_renders_what_the_directory_does() {
 async fn the_chart_of_a_release_renders_what_the_directory_does() {
     let directory = tempfile::tempdir().expect("a directory");
     let source = release::source(directory.path());
-    pack::chart(&source, directory.path()).expect("a package");
+    pack::chart(&source, None, directory.path()).expect("a package");
     let package = directory.path().join(format!("epilogue-{}.tgz", source.version));
     let values = json!({"alerts": {"enabled": true}, "dashboards": {"enabled": true}});
     let (packaged, direct) = (rendered_from(&package, &values).await, rendered(&values).await);
     assert_eq!(packaged, direct);
+}
+
+#[tokio::test]
+async fn all_pods_of_a_release_s_chart_have_the_image_by_its_digest() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = release::source(directory.path());
+    let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
+    pack::chart(&source, Some(&digest), directory.path()).expect("a package");
+    let package = directory.path().join(format!("epilogue-{}.tgz", source.version));
+    let expected = format!("registry.epilogue.dev/epilogue@{digest}");
+    let mut count = 0;
+    for object in rendered_from(&package, &json!({})).await {
+        if let Some(containers) = object.pointer("/spec/template/spec/containers") {
+            let containers = containers.as_array().expect("a list");
+            assert!(containers.iter().all(|it| it["image"] == expected), "{containers:?}");
+            count += 1;
+        }
+    }
+    assert_eq!(count, 2, "agents and controller");
 }

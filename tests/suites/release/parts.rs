@@ -9,7 +9,7 @@ use std::process::Command;
 use epilogue_deploy::release::platform::{ALL, Platform};
 use epilogue_deploy::release::{audit, checksums, image, pack};
 use epilogue_deploy::{documents, krew};
-use lab::paths::program;
+use lab::paths::{program, workspace_root};
 
 use super::{VERSION, change_a_byte, checksums_hold, done, extracted, source};
 
@@ -35,7 +35,7 @@ fn packed(programs: &Path, target: &Path) -> PathBuf {
         pack::platform(&source, programs, platform, &out).expect("image and archive");
     }
     pack::plugins(&source, &built, &out).expect("archives of the plugin");
-    pack::chart(&source, &out).expect("the chart");
+    pack::chart(&source, None, &out).expect("the chart");
     pack::krew(&source, &ALL, &out).expect("the manifest");
     checksums::write(&out).expect("checksums");
     out
@@ -113,6 +113,53 @@ fn krew_manifest_names_the_archives(out: &Path) {
         .collect();
     assert_eq!(listed.len(), ALL.len(), "only what the release has");
     assert!(listed.iter().all(|line| sums.lines().any(|sum| sum == line)), "{listed:?}");
+}
+
+const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// The chart of a release, extracted, and the lines of `tar --list --verbose`.
+fn chart(digest: Option<&str>) -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().expect("a directory");
+    pack::chart(&source(directory.path()), digest, directory.path()).expect("a package");
+    let package = directory.path().join(format!("epilogue-{VERSION}.tgz"));
+    let list = done(Command::new("tar").args(["--list", "--verbose", "--file"]).arg(&package));
+    (extracted(&package), list)
+}
+
+/// Argo CD refuses a chart with links that leave its directory, and Flux drops them.
+#[test]
+fn the_chart_of_a_release_is_files_alone_and_has_all_that_its_links_lead_to() {
+    let (package, list) = chart(None);
+    assert!(list.lines().count() > 30, "{list}");
+    for line in list.lines() {
+        assert!(line.starts_with(['-', 'd']) && line.contains(" epilogue/"), "{line}");
+    }
+    let chart = workspace_root().join("deploy/chart");
+    let links = fs::read_dir(&chart).expect("the chart").map(|entry| entry.expect("an entry"));
+    let links = links.filter(|entry| entry.file_type().expect("a type").is_symlink());
+    let names: Vec<_> = links.map(|entry| entry.file_name()).collect();
+    assert_eq!(names.len(), 5);
+    for name in names {
+        let (packed, linked) = (package.path().join("epilogue").join(&name), chart.join(&name));
+        assert_eq!(packed.is_dir(), linked.is_dir(), "{name:?}");
+        assert!(packed.exists(), "{name:?}");
+    }
+}
+
+#[test]
+fn the_chart_of_a_release_names_the_pushed_image_by_its_digest() {
+    for digest in [None, Some(DIGEST)] {
+        let (package, _) = chart(digest);
+        let yaml = |file: &str| {
+            documents(&package.path().join("epilogue").join(file)).expect("YAML").remove(0)
+        };
+        assert_eq!(yaml("values.yaml")["image"]["digest"], digest.unwrap_or_default());
+        let images = &yaml("Chart.yaml")["annotations"]["artifacthub.io/images"];
+        let images = images.as_str().expect("text");
+        let is_of = |version: &str| images.contains(&format!("dev/epilogue{version}\n"));
+        assert_eq!(is_of(&format!("@{DIGEST}")), digest.is_some(), "{images}");
+        assert_eq!(is_of(&format!(":{VERSION}")), digest.is_none(), "{images}");
+    }
 }
 
 #[test]

@@ -94,6 +94,7 @@ fn rare_a_release_of_a_tag_is_static_signed_and_lists_its_parts() {
     let reference = fs::read_to_string(out.join("IMAGE")).expect("the image's name");
     let reference = reference.trim();
     image_is_the_packed_one(&tools, &out, reference);
+    chart_pins_the_image(&out, reference);
 
     assert!(is_signed(&cosign, &public, reference));
     assert!(!is_signed(&cosign, &stranger, reference), "another key");
@@ -146,6 +147,13 @@ fn an_sbom_without_a_dependency_is_refused(program: &Path, bill: &Path) {
     fs::write(changed.path(), value.to_string()).expect("must be writable");
     let error = audit::compare(program, changed.path()).expect_err("must be refused");
     assert!(error.to_string().contains("lacks ring"), "{error}");
+}
+
+fn chart_pins_the_image(out: &Path, reference: &str) {
+    let package = extracted(&out.join(format!("epilogue-{VERSION}.tgz")));
+    let values = fs::read_to_string(package.path().join("epilogue/values.yaml")).expect("values");
+    let (_, digest) = reference.split_once('@').expect("a digest");
+    assert!(values.contains(&format!("\n  digest: {digest}\n")), "{reference}");
 }
 
 fn image_is_the_packed_one(tools: &Tools, out: &Path, reference: &str) {
