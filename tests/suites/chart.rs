@@ -3,6 +3,7 @@
 
 mod equality;
 mod flags;
+mod gitops;
 mod helm;
 mod leave;
 mod monitoring;

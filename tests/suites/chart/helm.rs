@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
-use lab::go_module;
 use lab::paths::{LabDir, workspace_root};
+use lab::{Cluster, go_module};
 use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
@@ -67,13 +67,21 @@ pub(crate) async fn rendered_from(chart: &Path, values: &Value) -> Vec<Value> {
     objects(&done(&["template", RELEASE, chart, "--no-hooks", "--values=-"], values).await)
 }
 
-/// The hooks of the chart with these values.
+/// The hooks of the chart with these values, which only a cluster has: here the one of the tests,
+/// where nothing is installed.
 pub(crate) async fn hooks(values: &Value) -> Vec<Value> {
-    let chart = chart();
+    let (chart, cluster) = (chart(), Cluster::of_tests("chart").expect("the suite's cluster"));
+    let kubeconfig = format!("--kubeconfig={}", cluster.kubeconfig_path().display());
     let chart = chart.to_str().expect("text");
-    let all = objects(&done(&["template", RELEASE, chart, "--values=-"], values).await);
-    let is_hook = |object: &Value| object["metadata"]["annotations"]["helm.sh/hook"].is_string();
-    all.into_iter().filter(is_hook).collect()
+    // An upgrade may find objects that Helm did not create.
+    let flags = ["--dry-run=server", "--is-upgrade", &kubeconfig, "--values=-"];
+    let text = done(&[&["template", RELEASE, chart], &flags[..]].concat(), values).await;
+    objects(&text).into_iter().filter(is_hook).collect()
+}
+
+/// Whether an object is a hook.
+pub(crate) fn is_hook(object: &Value) -> bool {
+    object["metadata"]["annotations"]["helm.sh/hook"].is_string()
 }
 
 /// The objects of a text with several documents.

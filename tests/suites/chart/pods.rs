@@ -84,14 +84,15 @@ async fn both_programs_have_labels_annotations_environment_and_a_priority_of_the
 
 #[tokio::test]
 async fn common_labels_and_annotations_are_on_every_object_and_hook() {
-    let values = json!({
-        "commonLabels": {"team": "batch"}, "commonAnnotations": {"cost": "1"},
-        "scraping": {"enabled": true}, "service": {"enabled": true},
-        "monitor": {"kind": "ServiceMonitor"}, "alerts": {"enabled": true},
-        "dashboards": {"enabled": true}, "networkPolicy": {"enabled": true},
-        "optIn": {"enabled": true},
+    let common = json!({"commonLabels": {"team": "batch"}, "commonAnnotations": {"cost": "1"}});
+    let mut values = json!({
+        "scraping": {"enabled": true}, "monitor": {"kind": "ServiceMonitor"},
+        "alerts": {"enabled": true}, "dashboards": {"enabled": true},
+        "networkPolicy": {"enabled": true}, "optIn": {"enabled": true},
     });
-    let (objects, hooks) = (rendered(&values).await, hooks(&values).await);
+    let more = common.as_object().cloned().expect("a map");
+    values.as_object_mut().expect("a map").extend(more);
+    let (objects, hooks) = (rendered(&values).await, hooks(&common).await);
     assert!(objects.len() > 60 && hooks.len() == 5);
     for object in objects.iter().chain(&hooks) {
         let metadata = &object["metadata"];
