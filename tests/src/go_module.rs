@@ -11,12 +11,17 @@ use crate::paths::{LabDir, workspace_root};
 /// Builds `package` of the module `tests/MODULE`, if it is missing or stale, as the program
 /// `MODULE`. Processes that ask at once build once.
 pub async fn program(module: &str, package: &str) -> Result<PathBuf, LabError> {
+    program_as(module, package, module).await
+}
+
+/// The same for one of several programs of a module, by a name of its own.
+pub async fn program_as(module: &str, package: &str, name: &str) -> Result<PathBuf, LabError> {
     let bin = LabDir::of_workspace().bin();
     std::fs::create_dir_all(&bin).map_err(LabError::file("create", &bin))?;
-    let lock_path = bin.join(format!("{module}.lock"));
+    let lock_path = bin.join(format!("{name}.lock"));
     let lock = File::create(&lock_path).map_err(LabError::file("open", &lock_path))?;
     lock.lock().map_err(LabError::file("lock", &lock_path))?;
-    let program = bin.join(module);
+    let program = bin.join(name);
     let output = go()
         .args(["build", "-trimpath", "-ldflags", "-s -w"])
         .args(COMPILER_FLAGS)

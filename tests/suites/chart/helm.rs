@@ -26,9 +26,24 @@ pub(crate) async fn helm(arguments: &[&str], values: &Value) -> Output {
         let package = "helm.sh/helm/v4/cmd/helm";
         go_module::program("helm", package).await.expect("Helm must be buildable")
     };
+    run(PROGRAM.get_or_init(build).await, arguments, values).await
+}
+
+/// The same with Helm 3.
+pub(crate) async fn helm_3(arguments: &[&str], values: &Value) -> Output {
+    static PROGRAM: OnceCell<PathBuf> = OnceCell::const_new();
+    let build = async || {
+        let package = "helm.sh/helm/v3/cmd/helm";
+        let program = go_module::program_as("helm", package, "helm-3").await;
+        program.expect("Helm 3 must be buildable")
+    };
+    run(PROGRAM.get_or_init(build).await, arguments, values).await
+}
+
+async fn run(program: &Path, arguments: &[&str], values: &Value) -> Output {
     // Not the user's plugins and repositories.
     let home = LabDir::of_workspace().bin().join("helm-home");
-    let mut child = Command::new(PROGRAM.get_or_init(build).await)
+    let mut child = Command::new(program)
         .args(arguments)
         .env_remove("KUBECONFIG")
         .env("HELM_CONFIG_HOME", &home)
