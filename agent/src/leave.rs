@@ -24,7 +24,7 @@ use crate::calls::{MERGE, STRATEGIC, is_our_taint, send};
 use crate::host::Host;
 use crate::run::block_on;
 use crate::sink::journal::FILE_NAME;
-use crate::source::logind::{Logind, NAME, UNIT, WHO};
+use crate::source::logind::{Logind, NAME, UNIT};
 use crate::source::systemd::Systemd;
 
 /// Maximum number of attempts after conflicts: others write to the node's object too.
@@ -100,8 +100,7 @@ async fn objection(bus: Option<&Bus>) -> Result<(), String> {
         return Err("the node is shutting down".to_owned());
     }
     let locks = logind.inhibitors().await.map_err(unknown("whether an agent holds a lock"))?;
-    let runs = |lock: &Inhibitor| lock.who == WHO && lock.holds_shutdown("delay");
-    if locks.iter().any(runs) {
+    if locks.iter().any(Inhibitor::is_agents) {
         return Err("an agent runs on this node: stop it first".to_owned());
     }
     Ok(())

@@ -6,14 +6,23 @@ use agent_core::check::{Report, Time};
 use agent_core::time_span::TimeSpan;
 use epilogue_common::finding_code;
 
+/// Width of the first column: that of most names.
+const NAME_CHARS_MIN: usize = 8;
+
 /// The table, the shutdown's use of time, and the verdict.
 pub(crate) fn render(report: &Report) -> String {
-    let mut text = String::from("CHECK     VERDICT  FOUND\n");
+    let names = report.checks.iter().map(|check| check.name.len());
+    let width = names.max().unwrap_or(0).max(NAME_CHARS_MIN);
+    let mut text = String::new();
+    let mut line = |name: &str, verdict: &str, words: &str| {
+        writeln!(text, "{name:<width$}  {verdict:<7}  {words}").expect("a String must take text");
+    };
+    line("CHECK", "VERDICT", "FOUND");
     for check in &report.checks {
         let code = check.code.map(|code| format!("  [{code}]")).unwrap_or_default();
-        line(&mut text, check.name, check.verdict.as_str(), &(check.found.clone() + &code));
+        line(check.name, check.verdict.as_str(), &(check.found.clone() + &code));
         if let Some(remedy) = &check.remedy {
-            line(&mut text, "", "", &format!("-> {remedy}"));
+            line("", "", &format!("-> {remedy}"));
         }
     }
     text.push('\n');
@@ -25,10 +34,6 @@ pub(crate) fn render(report: &Report) -> String {
         text = text + &finding_code::docs_line() + "\n";
     }
     text
-}
-
-fn line(text: &mut String, name: &str, verdict: &str, words: &str) {
-    writeln!(text, "{name:<10}{verdict:<9}{words}").expect("a String must take any text");
 }
 
 fn time_line(time: &Time) -> String {
@@ -50,15 +55,36 @@ mod tests {
     use agent_core::check::{Check, Verdict};
     use epilogue_common::finding_code::FindingCode;
 
+    fn check(
+        name: &'static str,
+        verdict: Verdict,
+        code: Option<FindingCode>,
+        remedy: Option<&str>,
+    ) -> Check {
+        Check { name, verdict, code, found: "what is".into(), remedy: remedy.map(Into::into) }
+    }
+
+    #[test]
+    fn the_columns_of_the_longest_names_do_not_touch() {
+        let names = ["bus", "thresholds", "kernel-log"];
+        let checks = names.map(|name| check(name, Verdict::Ok, None, Some("write it"))).to_vec();
+        let report = Report { verdict: Verdict::Ok, mode: None, checks, time: None };
+        let expected = "\
+CHECK       VERDICT  FOUND
+bus         ok       what is
+                     -> write it
+thresholds  ok       what is
+                     -> write it
+kernel-log  ok       what is
+                     -> write it
+
+verdict: ok
+";
+        assert_eq!(render(&report), expected);
+    }
+
     #[test]
     fn each_check_is_a_line_and_a_remedy_another() {
-        let check = |name, verdict, code, remedy: Option<&str>| Check {
-            name,
-            verdict,
-            code,
-            found: "what is".into(),
-            remedy: remedy.map(Into::into),
-        };
         let report = Report {
             verdict: Verdict::Fail,
             mode: None,

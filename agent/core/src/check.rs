@@ -132,7 +132,7 @@ pub fn judge(facts: &Facts, now: Timestamp) -> Report {
             checks.push(Check::ok("logind", found));
             checks.push(preparing(&logind.preparing));
             checks.push(scheduled(&logind.scheduled, now));
-            checks.push(delay(&logind.delay, facts));
+            checks.push(delay(logind, facts));
             checks.extend(inhibitors(logind, facts.kubelet.as_ref()));
             checks.push(trial(&logind.trial));
             mode = logind.inhibitors.as_ref().ok().map(|list| mode_of(list));
@@ -212,8 +212,8 @@ fn times(granted: TimeSpan, priority_groups: Option<&PriorityGroups>) -> Time {
     }
 }
 
-fn delay(answer: &Answer<TimeSpan>, facts: &Facts) -> Check {
-    let granted = match answer {
+fn delay(logind: &LogindFacts, facts: &Facts) -> Check {
+    let granted = match &logind.delay {
         Err(error) => return Check::unanswered("delay", error),
         Ok(granted) => *granted,
     };
@@ -232,11 +232,7 @@ fn delay(answer: &Answer<TimeSpan>, facts: &Facts) -> Check {
         let kill = TimeSpan::from(Budget::of(granted.duration()).kill);
         let period = TimeSpan::from(priority_groups.period());
         let found = format!("{times}; now the priority groups get {kill} of {period}");
-        let remedy = raise(&drop_in).unwrap_or_else(|| {
-            let most = TimeSpan::from(OUR_DELAY_MAX);
-            format!("give shorter priority groups; the agent asks for no delay above {most}")
-        });
-        return Check::fail("delay", Code::DelayTooShort, found).remedy(remedy);
+        return too_short(found, &drop_in, logind.inhibitors.as_deref());
     }
     match raise(&drop_in) {
         None => Check::ok("delay", times),
@@ -246,6 +242,24 @@ fn delay(answer: &Answer<TimeSpan>, facts: &Facts) -> Check {
             Check::warn("delay", Code::DelayFileWantsMore, found).remedy(remedy)
         }
     }
+}
+
+/// Judges a delay that is too short. An agent that enforces raises it at its start, and holds a
+/// lock: where one does, raising has failed, and elsewhere none has tried.
+fn too_short(found: String, drop_in: &DropIn, locks: Result<&[Inhibitor], &String>) -> Check {
+    let remedy = raise(drop_in).unwrap_or_else(|| {
+        let most = TimeSpan::from(OUR_DELAY_MAX);
+        format!("give shorter priority groups; the agent asks for no delay above {most}")
+    });
+    let agent_can = matches!(drop_in, DropIn::Write { .. } | DropIn::Reload { .. });
+    if agent_can && locks.is_ok_and(|locks| !locks.iter().any(Inhibitor::is_agents)) {
+        let found = format!("{found}; no agent holds a lock here: it observes, or does not run");
+        return Check::warn("delay", Code::DelayTooShort, found).remedy(format!(
+            "an agent with --shutdown=enforce raises it at its start; with --raise-delay=false, \
+             {remedy}"
+        ));
+    }
+    Check::fail("delay", Code::DelayTooShort, found).remedy(remedy)
 }
 
 fn raise(drop_in: &DropIn) -> Option<String> {

@@ -29,7 +29,7 @@ pub(super) async fn sample_once(
         wanted,
         thresholds: features.eviction.thresholds.clone(),
         sample,
-        trigger: psi::takes_a_trigger(host),
+        triggers: psi::takes_triggers(host),
         kernel_log: oom::open_log(host).map(drop).map_err(|error| {
             let path = host.path(oom::LOG);
             format!("{}: {error}", path.display())

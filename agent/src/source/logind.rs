@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use agent_core::check::facts::{Inhibitor, LogindFacts, ScheduledShutdown, Trial, kubelets_lock};
+use agent_core::check::facts::{
+    Inhibitor, LogindFacts, OUR_HOLDER, ScheduledShutdown, Trial, kubelets_lock,
+};
 use agent_core::protocol::event::LogindState;
 use agent_core::time_span::TimeSpan;
 use jiff::Timestamp;
@@ -20,8 +22,6 @@ pub const NAME: &str = "org.freedesktop.login1";
 pub(crate) const UNIT: &str = "systemd-logind.service";
 /// The object path of its manager.
 pub(crate) const PATH: &str = "/org/freedesktop/login1";
-/// The owner that the agent's locks name.
-pub const WHO: &str = "epilogue-agent";
 
 /// logind sees a closed descriptor in its event loop, after what is queued there.
 const RELEASE_TIME_MAX: Duration = Duration::from_secs(2);
@@ -123,7 +123,7 @@ impl Logind {
 
     /// Takes a delay lock on shutdown. It lasts as long as any copy of the descriptor is open.
     pub async fn inhibit(&self, why: &str) -> Answer<std::os::fd::OwnedFd> {
-        answer(self.manager.inhibit("shutdown", WHO, why, "delay").await).map(Into::into)
+        answer(self.manager.inhibit("shutdown", OUR_HOLDER, why, "delay").await).map(Into::into)
     }
 
     /// `InhibitDelayMaxUSec`.

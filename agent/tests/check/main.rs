@@ -50,6 +50,12 @@ impl Host {
         logind
     }
 
+    /// A logind of which an agent that enforces holds a lock.
+    async fn logind_of_an_agent(&self, delay_seconds: u64) -> Login1 {
+        let locks = [lock("epilogue-agent", "delay", 0, 11)];
+        self.logind_with(delay_seconds, |logind| logind.locks = numbered(&locks)).await
+    }
+
     /// Starts a container runtime with one running pod.
     async fn containers(&self) -> CriDouble {
         let cri = CriDouble::start(self.root.path());
@@ -161,7 +167,7 @@ async fn a_prepared_node_passes_and_its_lock_is_given_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_shows_each_check_and_the_use_of_the_time() {
     let host = Host::start();
-    let _logind = host.logind(5).await;
+    let _logind = host.logind_of_an_agent(5).await;
     let printed = agent(host.root.path(), &["check", "--pressure=off", "--oom-causes=false"]).await;
     assert_eq!(printed.code, 1, "{}", printed.stderr);
     let lines: Vec<&str> = printed.stdout.lines().collect();
@@ -213,7 +219,7 @@ async fn a_delay_too_small_for_the_priority_groups_fails() {
     // logind grants 0, 1, 5 and 60 s. ([AP15])
     for (granted, code) in [(0, 1), (1, 1), (5, 1), (60, 0)] {
         let host = Host::start();
-        let _logind = host.logind(granted).await;
+        let _logind = host.logind_of_an_agent(granted).await;
         let printed = host.check(&["--shutdown-grace-period=30s"]).await;
         assert_eq!(printed.code, code, "{granted}: {}", printed.stdout);
         printed.assert("delay", if code == 0 { "ok" } else { "fail" }, "0=30,2000000000=0");
@@ -226,12 +232,25 @@ async fn a_delay_too_small_for_the_priority_groups_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_delay_that_an_agent_would_raise_does_not_fail() {
+    let host = Host::start();
+    let _logind = host.logind(5).await;
+    let _cri = host.containers().await;
+    host.can_be_measured();
+    let printed = host.check(&[]).await;
+    assert_eq!(printed.code, 0, "{}", printed.stdout);
+    assert_eq!(printed.report()["verdict"], "warn");
+    printed.assert("delay", "warn", "no agent holds a lock here: it observes, or does not run");
+    printed.assert("delay", "warn", "an agent with --shutdown=enforce raises it at its start");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_remedy_for_the_delay_merges_what_others_request() {
     let host = Host::start();
     let conf = |seconds| format!("[Login]\nInhibitDelayMaxSec={seconds}\n");
     host.write("etc/systemd/logind.conf.d/99-kubelet.conf", &conf(60));
     host.write("usr/lib/systemd/logind.conf.d/unattended-upgrades.conf", &conf(30));
-    let _logind = host.logind(30).await;
+    let _logind = host.logind_of_an_agent(30).await;
     let printed = host.check(&[]).await;
     printed.assert("delay", "fail", "write `InhibitDelayMaxSec=60` below `[Login]` into /etc/");
 
@@ -369,7 +388,8 @@ async fn what_can_be_seen_of_pressure_is_reported_with_a_remedy_for_the_rest() {
     printed.assert("pressure", "ok", "memory.available 4094Mi of 4Gi");
     printed.assert("pressure", "ok", "pid.available 31k of 31768");
     // The kernel accepts no trigger on a plain file of a directory.
-    printed.assert("stalls", "ok", "their counters are polled");
+    printed.assert("stalls", "ok", "pods for memory: the counter is polled");
+    printed.assert("stalls", "ok", "the node for disks: the counter is polled");
     printed.assert("thresholds", "ok", "before the kubelet's defaults");
     printed.assert("kernel-log", "ok", "which process each OOM kill hit");
 

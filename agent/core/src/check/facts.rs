@@ -122,6 +122,9 @@ pub enum Trial {
     },
 }
 
+/// The holder that the agent's locks name.
+pub const OUR_HOLDER: &str = "epilogue-agent";
+
 impl Inhibitor {
     /// Whether the lock inhibits a shutdown in this mode.
     pub fn holds_shutdown(&self, mode: &str) -> bool {
@@ -132,6 +135,11 @@ impl Inhibitor {
     /// ([SD24])
     pub fn is_kubelets(&self) -> bool {
         self.holds_shutdown("delay") && self.who == "kubelet"
+    }
+
+    /// Whether this is the lock of an agent that enforces.
+    pub fn is_agents(&self) -> bool {
+        self.holds_shutdown("delay") && self.who == OUR_HOLDER
     }
 }
 

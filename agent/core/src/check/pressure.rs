@@ -11,7 +11,7 @@ use crate::pressure::overlap::overlaps;
 use crate::pressure::signal::Signal;
 use crate::pressure::thresholds::Threshold;
 use crate::protocol::node::KubeletEviction;
-use crate::protocol::pressure::Sample;
+use crate::protocol::pressure::{Sample, Stalling};
 
 const MI: u64 = 1 << 20;
 
@@ -24,8 +24,9 @@ pub struct PressureFacts {
     pub thresholds: Vec<Threshold>,
     /// One sample of the node.
     pub sample: Sample,
-    /// Whether the kernel accepts a trigger for stalls; the error states why not.
-    pub trigger: Result<(), String>,
+    /// Whether the kernel accepts a trigger for stalls of memory, and of disks; the error states
+    /// why not.
+    pub triggers: [(Stalling, Result<(), String>); 2],
     /// Whether the kernel's log is readable; the error states why not.
     pub kernel_log: Result<(), String>,
     /// Whether the command line requests the causes of OOM kills.
@@ -109,11 +110,20 @@ fn stalls(facts: &PressureFacts) -> Check {
              crossed, not when pods begin to wait",
         );
     }
-    let how = match &facts.trigger {
-        Ok(()) => "the kernel signals them as they begin".to_owned(),
-        Err(why) => format!("their counters are polled, because no trigger can be set: {why}"),
-    };
-    Check::ok(NAME, format!("stalls of pods and disks are measured; {how}"))
+    let how = facts.triggers.iter().map(|(what, trigger)| {
+        let whose = match what {
+            Stalling::Memory => "pods for memory",
+            Stalling::Io => "the node for disks",
+        };
+        match trigger {
+            Ok(()) => format!("{whose}: the kernel signals them as they begin"),
+            Err(why) => {
+                format!("{whose}: the counter is polled, because no trigger can be set: {why}")
+            }
+        }
+    });
+    let how = how.collect::<Vec<_>>().join("; ");
+    Check::ok(NAME, format!("stalls are measured; {how}"))
 }
 
 /// Checks whether our thresholds apply before the kubelet's.
@@ -208,7 +218,7 @@ mod tests {
             wanted: Enforcement::Enforce,
             thresholds: flags.thresholds().expect("must be thresholds"),
             sample,
-            trigger: Ok(()),
+            triggers: [(Stalling::Memory, Ok(())), (Stalling::Io, Ok(()))],
             kernel_log: Ok(()),
             oom_causes: true,
         }
@@ -263,9 +273,18 @@ mod tests {
     #[test]
     fn what_waits_is_seen_by_trigger_or_by_reading_or_not_at_all() {
         let mut facts = facts("memory.available<150Mi");
-        assert_found(&facts, None, "stalls", Verdict::Ok, &["the kernel signals"]);
-        facts.trigger = Err("Permission denied".to_owned());
-        assert_found(&facts, None, "stalls", Verdict::Ok, &["are polled", "Permission denied"]);
+        let words = ["pods for memory: the kernel signals", "node for disks: the kernel signals"];
+        assert_found(&facts, None, "stalls", Verdict::Ok, &words);
+        // As in a pod, where the host's /proc is read-only.
+        facts.triggers[1].1 = Err("Read-only file system".to_owned());
+        let words = [
+            "pods for memory: the kernel signals",
+            "disks: the counter is polled, because no trigger can be set: Read-only file system",
+        ];
+        assert_found(&facts, None, "stalls", Verdict::Ok, &words);
+        facts.triggers[0].1 = Err("Permission denied".to_owned());
+        let words = ["memory: the counter is polled, because no trigger can be set: Permission"];
+        assert_found(&facts, None, "stalls", Verdict::Ok, &words);
         facts.sample.stall = None;
         assert_found(&facts, None, "stalls", Verdict::Warn, &["pods for memory wait", "psi=1"]);
     }

@@ -114,9 +114,17 @@ fn what_stands_in_the_way_is_the_last_check() {
     }
 }
 
+/// The facts where an agent that enforces runs: it holds a lock.
+fn with_agent(change: impl FnOnce(&mut LogindFacts)) -> Facts {
+    of(|logind| {
+        logind.inhibitors = Ok(vec![lock("shutdown", OUR_HOLDER, "delay", 0)]);
+        change(logind);
+    })
+}
+
 #[test]
 fn the_delay_is_weighed_against_the_priority_groups() {
-    let granted = |seconds| of(|logind| logind.delay = Ok(TimeSpan::from_secs(seconds)));
+    let granted = |seconds| with_agent(|logind| logind.delay = Ok(TimeSpan::from_secs(seconds)));
     let fail = Verdict::Fail;
     let drop_in = "InhibitDelayMaxSec=40` below `[Login]` into /etc/systemd/logind.conf.d/zz-";
     let scarce = ["grants 5s", "0=20,2000000000=10", "want 40s", "get 2.2s of 30s", drop_in];
@@ -135,9 +143,30 @@ fn the_delay_is_weighed_against_the_priority_groups() {
         PriorityGroupFlags { by_priority: Some("0=900".into()), ..PriorityGroupFlags::default() };
     let long = Facts {
         priority_groups: long.priority_groups().expect("must be priority groups"),
-        ..granted(600)
+        ..of(|logind| logind.delay = Ok(TimeSpan::from_secs(600)))
     };
     assert_found(&long, "delay", fail, &["give shorter priority groups", "600s"]);
+}
+
+#[test]
+fn a_delay_that_an_agent_would_raise_is_a_warning_that_says_so() {
+    let short = |change: fn(&mut LogindFacts)| {
+        of(|logind| {
+            logind.delay = Ok(TimeSpan::from_secs(5));
+            change(logind);
+        })
+    };
+    let words = [
+        "get 2.2s of 30s; no agent holds a lock here: it observes, or does not run",
+        "an agent with --shutdown=enforce raises it at its start",
+        "with --raise-delay=false, write `InhibitDelayMaxSec=40`",
+    ];
+    assert_found(&short(|_| {}), "delay", Verdict::Warn, &words);
+    // A lock of that name that delays no shutdown.
+    let blocked = short(|it| it.inhibitors = Ok(vec![lock("sleep", OUR_HOLDER, "delay", 0)]));
+    assert_found(&blocked, "delay", Verdict::Warn, &words);
+    let unknown = short(|it| it.inhibitors = Err(error()));
+    assert_found(&unknown, "delay", Verdict::Fail, &["write `InhibitDelayMaxSec=40`"]);
 }
 
 #[test]
@@ -152,9 +181,10 @@ fn the_remedy_for_a_small_delay_knows_the_files() {
     };
     let (warn, fail) = (Verdict::Warn, Verdict::Fail);
     let table = [
-        (granted(5, &[("a.conf", "40")]), fail, "a.conf asks for 40s already: run `systemctl"),
+        (granted(5, &[("a.conf", "40")]), warn, "a.conf asks for 40s already: run `systemctl"),
+        // The agent's file sorts before it.
         (granted(5, &[("zzz.conf", "5")]), fail, "into /etc/systemd/logind.conf.d/zzz.conf"),
-        (granted(30, &[("99-kubelet.conf", "60"), ("u.conf", "30")]), fail, "MaxSec=60`"),
+        (granted(30, &[("99-kubelet.conf", "60"), ("u.conf", "30")]), warn, "MaxSec=60`"),
         // A later file hides the kubelet's value, though logind grants ours. ([SD23])
         (granted(45, &[("99-kubelet.conf", "60"), ("u.conf", "45")]), warn, "MaxSec=60`"),
     ];

@@ -80,11 +80,14 @@ pub async fn run(host: Host, events: mpsc::Sender<Event>) {
     tokio::join!(watch(&host, MEMORY, &events), watch(&host, IO, &events));
 }
 
-/// Whether the kernel accepts a trigger for stalls of memory; the error says why not. Removes the
-/// trigger at once.
-pub fn takes_a_trigger(host: &Host) -> Result<(), String> {
-    let path = target(host, MEMORY.what).path;
-    trigger(&path, MEMORY).map(drop).map_err(|error| cannot_read(&path, &error))
+/// Whether the kernel accepts each trigger that a watch asks for; the error says why not. Removes
+/// the triggers at once.
+pub fn takes_triggers(host: &Host) -> [(Stalling, Result<(), String>); 2] {
+    [MEMORY, IO].map(|config| {
+        let path = target(host, config.what).path;
+        let taken = trigger(&path, config).map(drop);
+        (config.what, taken.map_err(|error| cannot_read(&path, &error)))
+    })
 }
 
 async fn watch(host: &Host, config: TriggerConfig, events: &mpsc::Sender<Event>) {
