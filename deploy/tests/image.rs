@@ -127,3 +127,35 @@ fn the_same_programs_make_the_same_archive() {
     });
     assert!(first == second);
 }
+
+#[test]
+fn the_revision_is_the_commit_and_says_whether_files_differ() {
+    let dir = tempfile::tempdir().expect("must be creatable");
+    let (place, readme) = (dir.path().join("deploy/image"), dir.path().join("README.md"));
+    fs::create_dir_all(&place).expect("must be creatable");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("image/revision");
+    let copy = place.join("revision");
+    fs::copy(source, &copy).expect("must be copyable");
+    fs::write(&readme, "one").expect("must be writable");
+    let revision = |given: Option<&str>| {
+        let mut script = Command::new(&copy);
+        // The directory may lie in the checkout of something else.
+        script.env_remove("EPILOGUE_REVISION").env("GIT_CEILING_DIRECTORIES", dir.path());
+        run(script.envs(given.map(|given| ("EPILOGUE_REVISION", given)))).trim().to_owned()
+    };
+    assert_eq!(revision(Some("v1.2.3")), "v1.2.3");
+
+    let git = |arguments: &[&str]| {
+        let mut git = Command::new("git");
+        git.arg("-C").arg(dir.path()).args(["-c", "user.name=t", "-c", "user.email=t@t.example"]);
+        run(git.args(arguments)).trim().to_owned()
+    };
+    git(&["init", "--quiet"]);
+    assert_eq!(revision(None), "unknown", "no commit");
+    git(&["add", "."]);
+    git(&["commit", "--quiet", "--message", "One"]);
+    let commit = git(&["rev-parse", "HEAD"]);
+    assert_eq!(revision(None), commit);
+    fs::write(&readme, "two").expect("must be writable");
+    assert_eq!(revision(None), commit + "-dirty");
+}

@@ -22,6 +22,7 @@ pub(crate) fn source(target: &Path) -> Source {
         target: target.to_owned(),
         version: VERSION.to_owned(),
         notes: "- A change.\n".to_owned(),
+        commit: "a".repeat(40),
         epoch: "1700000000".to_owned(),
     }
 }

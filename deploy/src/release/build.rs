@@ -38,19 +38,8 @@ pub(super) fn programs(
     std::fs::create_dir_all(&together).map_err(ReleaseError::file(&together))?;
     let path = path_with(tools.cargo_auditable()?);
     for (program, profile) in PROGRAMS {
-        let mut cargo = Command::new("cargo");
-        cargo
-            .args(["auditable", "build", "--locked", "--bins", "--package", program])
-            .args(["--profile", profile, "--target", platform.target, "--target-dir"])
-            .arg(&source.target)
-            .current_dir(&source.directory)
-            .env("PATH", &path)
-            .env("RUSTFLAGS", flags(source))
-            .envs(platform.environment());
-        for profile in ["RELEASE", "SMALL"] {
-            cargo.env(format!("CARGO_PROFILE_{profile}_DEBUG"), "0");
-            cargo.env(format!("CARGO_PROFILE_{profile}_STRIP"), "symbols");
-        }
+        let mut cargo = cargo(source, platform, program, profile);
+        cargo.env("PATH", &path);
         show(&mut cargo, "see https://rustup.rs")?;
         let built = source.target.join(platform.target).join(profile).join(program);
         let copied = together.join(program);
@@ -58,6 +47,24 @@ pub(super) fn programs(
         refuse_interpreter(&copied)?;
     }
     Ok(together)
+}
+
+/// Builds one program, which then names the commit.
+fn cargo(source: &Source, platform: &Platform, program: &str, profile: &str) -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo
+        .args(["auditable", "build", "--locked", "--bins", "--package", program])
+        .args(["--profile", profile, "--target", platform.target, "--target-dir"])
+        .arg(&source.target)
+        .current_dir(&source.directory)
+        .env("RUSTFLAGS", flags(source))
+        .env("EPILOGUE_REVISION", &source.commit)
+        .envs(platform.environment());
+    for profile in ["RELEASE", "SMALL"] {
+        cargo.env(format!("CARGO_PROFILE_{profile}_DEBUG"), "0");
+        cargo.env(format!("CARGO_PROFILE_{profile}_STRIP"), "symbols");
+    }
+    cargo
 }
 
 /// Keeps paths of this machine out of the programs.
@@ -81,4 +88,28 @@ fn refuse_interpreter(program: &Path) -> Result<(), ReleaseError> {
         return Err(ReleaseError::NotStatic(program.to_owned()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::release::platform::ALL;
+
+    #[test]
+    fn the_programs_know_the_commit_of_the_release() {
+        let commit = "0123456789abcdef0123456789abcdef01234567".to_owned();
+        let source = Source {
+            directory: "/source".into(),
+            target: "/target".into(),
+            version: "1.2.3".to_owned(),
+            notes: String::new(),
+            commit: commit.clone(),
+            epoch: "1700000000".to_owned(),
+        };
+        for (program, profile) in PROGRAMS {
+            let cargo = cargo(&source, &ALL[0], program, profile);
+            let set = cargo.get_envs().find(|(name, _)| *name == "EPILOGUE_REVISION");
+            assert_eq!(set.and_then(|(_, value)| value), Some(commit.as_ref()), "{program}");
+        }
+    }
 }

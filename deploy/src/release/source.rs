@@ -21,6 +21,8 @@ pub struct Source {
     pub version: String,
     /// The section of the changelog.
     pub notes: String,
+    /// The commit, which the programs name.
+    pub commit: String,
     /// When the commit was made, in seconds: the time in all files of the release.
     pub epoch: String,
 }
@@ -38,18 +40,19 @@ impl Source {
         if let Some(change) = changes.lines().next() {
             return Err(ReleaseError::Dirty(change.trim().to_owned()));
         }
+        let commit = commit.trim();
         let directory = root.join("target/release-source");
-        copy(root, commit.trim(), &directory)?;
-        let epoch = git(&["log", "-1", "--format=%ct", commit.trim()])?.trim().to_owned();
-        Self::of_directory(directory, root, tag, epoch)
+        copy(root, commit, &directory)?;
+        let epoch = git(&["log", "-1", "--format=%ct", commit])?.trim().to_owned();
+        Self::of_directory(directory, root, tag, (commit.to_owned(), epoch))
     }
 
-    /// The same for files that are a copy already.
+    /// The same for files that are a copy of a commit, with its time, already.
     pub fn of_directory(
         directory: PathBuf,
         root: &Path,
         tag: &str,
-        epoch: String,
+        (commit, epoch): (String, String),
     ) -> Result<Self, ReleaseError> {
         let version = version::of_workspace(&directory)?;
         if tag.strip_prefix('v') != Some(&version) {
@@ -64,7 +67,7 @@ impl Source {
             .ok_or_else(|| ReleaseError::Changelog(version.clone()))?;
         let target = std::env::var_os("CARGO_TARGET_DIR");
         let target = root.join(target.unwrap_or_else(|| "target/release-build".into()));
-        Ok(Self { directory, target, version, notes: notes + "\n", epoch })
+        Ok(Self { directory, target, version, notes: notes + "\n", commit, epoch })
     }
 }
 

@@ -68,6 +68,8 @@ fn the_sources_are_those_of_the_tag() {
     let of = |root: &Path| fs::read(root.join("README.md")).expect("must be there");
     assert_eq!(of(&source.directory), of(repository.root()));
     assert!(source.epoch.parse::<u64>().is_ok(), "{}", source.epoch);
+    let hex = source.commit.bytes().filter(u8::is_ascii_hexdigit).count();
+    assert_eq!((hex, source.commit.len()), (40, 40), "{}", source.commit);
     // What an earlier tag had does not stay.
     fs::write(source.directory.join("old"), "").expect("must be writable");
     let again = Source::of_tag(repository.root(), &tag()).expect("all agrees");
