@@ -14,7 +14,7 @@ use lab::{ControlPlane, eventually};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::helm::{hooks, rendered};
+use super::helm::{RELEASE, hooks, rendered};
 use crate::platforms::named;
 
 const HOOK: &str = "epilogue-agent-leave";
@@ -40,6 +40,10 @@ async fn the_hooks_replace_the_agents_and_may_only_read() {
         let args = json!(["leave", "--root=/host", "--wait"]);
         assert_eq!(pod["containers"][0]["args"], args);
         assert_eq!(pod["initContainers"][0]["volumeMounts"], pod["containers"][0]["volumeMounts"]);
+        let metadata = &set["metadata"];
+        assert_eq!(metadata["labels"]["app.kubernetes.io/managed-by"], "Helm");
+        assert_eq!(metadata["annotations"]["meta.helm.sh/release-name"], RELEASE);
+        assert_eq!(metadata["annotations"]["meta.helm.sh/release-namespace"], "default");
     }
     let expected = json!([
         {"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": ["get"],

@@ -218,12 +218,14 @@ async fn a_release_is_installed_upgraded_rolled_back_and_leaves_nothing() {
 
     let uninstallation = lab.uninstallation("epilogue-agents");
     let arguments = ["uninstall", RELEASE];
-    let (_, said) = tokio::join!(
+    let (printed, said) = tokio::join!(
         lab.helm(&arguments, &Value::Null),
         uninstallation.of_a_live_node_and_one_that_is_down()
     );
     assert!(said.contains("leave is done on 1 of 2 nodes"), "{said}");
     assert!(said.contains("not reached: node"), "{said}");
+    // Helm lists here what it does not take for its own, and leaves that to the namespace's end.
+    assert_eq!(printed.trim(), r#"release "epilogue" uninstalled"#);
     lab.has_nothing_but(&before).await;
 
     lab.install(RELEASE, &observe).await;
