@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::not_run::Reason;
+
 /// Names the version that the suites run on, set by `cargo lab test`.
 pub const KUBERNETES_ENV: &str = "EPILOGUE_LAB_KUBERNETES";
 
@@ -132,7 +134,7 @@ impl Feature {
     pub fn is_missing(self) -> bool {
         let missing = !Version::of_tests().has(self);
         if missing {
-            println!("not run: {}", self.reason());
+            println!("not run: [{}] {}", Reason::Version(self).code(), self.reason());
         }
         missing
     }

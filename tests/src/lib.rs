@@ -29,6 +29,7 @@ pub mod network;
 pub mod node_pressure;
 pub mod node_table;
 pub mod nodes;
+pub mod not_run;
 pub mod paths;
 pub mod pki;
 pub mod process;

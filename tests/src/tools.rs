@@ -106,9 +106,14 @@ async fn ensure_all(tools: &[Tool]) -> Result<(), LabError> {
 
 /// Runs apt-get update; returns whether that was possible.
 pub(crate) async fn update_lists() -> bool {
+    can_install().await && apt_get(&["update"]).await.is_ok()
+}
+
+/// Whether this machine can install packages of Debian.
+pub(crate) async fn can_install() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    apt_is_possible(&directories).await && apt_get(&["update"]).await.is_ok()
+    apt_is_possible(&directories).await
 }
 
 fn missing(tools: &[Tool], directories: &[PathBuf]) -> Vec<Tool> {

@@ -13,7 +13,7 @@ use epilogue_agent::host::Host;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-use super::kernel_here::not_tested_here;
+use super::kernel_here::{MEMORY_CONTROLLER, Missing, NEW_CGROUPS, not_tested_here};
 use super::node::{Listening, WITHIN};
 
 const LIMIT: u64 = 16 << 20;
@@ -29,15 +29,17 @@ struct Cgroups {
 }
 
 impl Cgroups {
-    /// Makes the cgroups; the error says why it cannot.
-    fn create(name: &str) -> Result<Self, String> {
+    /// Makes the cgroups; the error says what is missing.
+    fn create(name: &str) -> Result<Self, Missing> {
         let controllers = fs::read_to_string(format!("{MOUNT}/cgroup.controllers"));
         if !controllers.is_ok_and(|controllers| controllers.contains("memory")) {
-            return Err("no cgroup v2 with memory".to_owned());
+            let why = "the kernel kills nothing here: no cgroup v2 with memory";
+            return Err(Missing(MEMORY_CONTROLLER, why.to_owned()));
         }
         let mount = PathBuf::from(MOUNT);
         let parent = mount.join(format!("epilogue-{name}-{}", std::process::id()));
-        let denied = |error: io::Error| format!("{}: {error}", parent.display());
+        let denied =
+            |error: io::Error| Missing(NEW_CGROUPS, format!("{}: {error}", parent.display()));
         fs::create_dir(&parent).map_err(denied)?;
         let root = tempfile::tempdir().expect("must be creatable");
         let link = |to: &Path, at: &str| {
@@ -150,8 +152,8 @@ impl Listening {
 fn cgroups(name: &str) -> Option<Cgroups> {
     match Cgroups::create(name) {
         Ok(cgroups) => Some(cgroups),
-        Err(why) => {
-            not_tested_here(&format!("the kernel kills nothing here: {why}"));
+        Err(missing) => {
+            not_tested_here(&missing);
             None
         }
     }

@@ -18,7 +18,9 @@ use agent_core::protocol::pressure::Stalling;
 use epilogue_agent::host::Host;
 use tempfile::TempDir;
 
-use super::kernel_here::{not_tested_here, tested_in_part};
+use super::kernel_here::{
+    CGROUPS, Missing, NEW_CGROUPS, PSI, PSI_TRIGGER, not_tested_here, tested_in_part,
+};
 use super::percentiles;
 use super::sampler::{Both, take_sample};
 use super::stalls::{SLOWEST, Source, WITHIN};
@@ -50,15 +52,18 @@ struct Real {
 }
 
 impl Real {
-    /// Makes the cgroups; the error says why it cannot.
-    fn start(name: &str) -> Result<Self, String> {
+    /// Makes the cgroups; the error says what is missing.
+    fn start(name: &str) -> Result<Self, Missing> {
         let is_v2 = |path: &&Path| path.join("cgroup.controllers").exists();
         let trees = [Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/unified")];
-        let tree = trees.into_iter().find(is_v2).ok_or("no cgroups of version 2 are mounted")?;
+        let none = || Missing(CGROUPS, "no cgroups of version 2 are mounted".to_owned());
+        let tree = trees.into_iter().find(is_v2).ok_or_else(none)?;
         let name = format!("epilogue-test-{name}-{}", std::process::id());
         let cgroup = tree.join(&name);
         let make = |path: &Path| {
-            fs::create_dir(path).map_err(|error| format!("cannot make {}: {error}", path.display()))
+            let cannot =
+                |error| Missing(NEW_CGROUPS, format!("cannot make {}: {error}", path.display()));
+            fs::create_dir(path).map_err(cannot)
         };
         make(&cgroup)?;
         let root = tempfile::tempdir_in("/var/tmp").expect("must be creatable");
@@ -66,7 +71,7 @@ impl Real {
         let _ = fs::write(real.cgroup.join("cgroup.subtree_control"), "+memory");
         make(&real.kubepods())?;
         if !real.kubepods().join("memory.pressure").exists() {
-            return Err("the kernel has no PSI (CONFIG_PSI, psi=1)".to_owned());
+            return Err(Missing(PSI, "the kernel has no PSI (CONFIG_PSI, psi=1)".to_owned()));
         }
         if !real.kubepods().join("memory.high").exists() {
             let memory = Path::new("/sys/fs/cgroup/memory").join(&name);
@@ -190,9 +195,7 @@ fn begins(path: &Path) -> Option<Instant> {
 async fn a_real_stall_is_reported_soon_after_its_beginning() {
     let mut real = match Real::start("stall") {
         Ok(real) => real,
-        Err(why) => {
-            return not_tested_here(&format!("no process can be made to stall: {why}"));
-        }
+        Err(missing) => return not_tested_here(&missing),
     };
     let soon = match real.triggers() {
         Ok(()) => {
@@ -201,7 +204,8 @@ async fn a_real_stall_is_reported_soon_after_its_beginning() {
         }
         Err(why) => {
             println!("tested: reading the counter");
-            tested_in_part(&format!("the kernel takes no trigger: {why}"));
+            let why = format!("the kernel takes no trigger: {why}");
+            tested_in_part(&Missing(PSI_TRIGGER, why));
             Duration::from_millis(300)
         }
     };
@@ -260,7 +264,7 @@ async fn this_machine_is_measured() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_for_the_disk_is_reported_by_the_kernel() {
     if let Err(why) = fs::read_to_string("/proc/pressure/io") {
-        return not_tested_here(&format!("the kernel has no PSI: {why}"));
+        return not_tested_here(&Missing(PSI, format!("the kernel has no PSI: {why}")));
     }
     let root = tempfile::tempdir_in("/var/tmp").expect("must be creatable");
     let dir = root.path().join("proc/pressure");

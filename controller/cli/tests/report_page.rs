@@ -209,7 +209,7 @@ fn page(directory: &Path) -> String {
 #[test]
 fn rare_the_page_is_right_in_a_real_browser_in_both_themes() {
     let Some(browser) = browser() else {
-        println!("not run: none of {} is installed", BROWSERS.join(", "));
+        println!("not run: [no-browser] none of {} is installed", BROWSERS.join(", "));
         return;
     };
     let directory = tempfile::tempdir().expect("must be creatable");

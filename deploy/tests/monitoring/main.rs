@@ -293,7 +293,8 @@ fn promtool() -> Option<PathBuf> {
 #[test]
 fn promtool_accepts_the_rules_and_their_unit_tests() {
     let Some(promtool) = promtool() else {
-        println!("not run: promtool is not installed (`cargo lab prepare` unpacks it on Debian)");
+        let remedy = "`cargo lab prepare` unpacks it on Debian";
+        println!("not run: [no-promtool] promtool is not installed ({remedy})");
         return;
     };
     // What the dashboards query, as rules.

@@ -22,6 +22,7 @@ use lab::cluster::{DIR_ENV, KUBECONFIG_ENV};
 use lab::control_plane::flags::QUIET_CONTROLLERS;
 use lab::kubernetes::{KUBERNETES_ENV, Version};
 use lab::matrix;
+use lab::not_run::{Machine, NotRun, Reason};
 use lab::paths::{self, LabDir, PROGRAMS_ENV, workspace_root};
 use lab::vm::error::VmError;
 use lab::vm::{Kit, facts};
@@ -73,7 +74,10 @@ pub(crate) async fn report_on(version: Version, suites: &[&str]) -> anyhow::Resu
 async fn test(arguments: &Arguments) -> anyhow::Result<()> {
     let report = run_selected(arguments).await?;
     print!("{report}");
-    ensure!(report.is_success(), "not all tests passed; their failures are above");
+    ensure!(
+        report.is_success(),
+        "not all tests passed, or some that must run here did not run; which and why is above"
+    );
     Ok(())
 }
 
@@ -89,10 +93,11 @@ async fn run_selected(arguments: &Arguments) -> anyhow::Result<Report> {
     let unmatched = selection.unmatched(&found);
     ensure!(unmatched.is_empty(), "no test matches {unmatched:?}; {names}");
 
-    let mut report = Report::default();
+    let machine = Machine::probe(arguments.kubernetes, arguments.all).await;
+    let mut report = Report::new(machine);
     if !arguments.all {
-        let reason = "rare, or too long for each run; --all runs it";
-        tests.leave_out(suites::is_rare, reason, &mut report);
+        let why = NotRun::new(Reason::Rare, "rare, or too long for each run; --all runs it");
+        tests.leave_out(suites::is_rare, &why, &mut report);
     }
     tests.leave_out_nodes(kit.as_ref(), arguments.all, &mut report)?;
     let report = if tests.suites.iter().any(Suite::needs_control_plane) {
@@ -225,7 +230,8 @@ impl Tests {
         report: &mut Report,
     ) -> anyhow::Result<()> {
         let Some(kit) = kit else {
-            self.leave_out(|suite, _| suite.needs_node(), "a real node's image needs root", report);
+            let why = NotRun::new(Reason::NotRoot, "a real node's image needs root");
+            self.leave_out(|suite, _| suite.needs_node(), &why, report);
             return Ok(());
         };
         if all {
@@ -235,14 +241,16 @@ impl Tests {
             return Ok(());
         }
         let Some(record) = facts::read() else {
-            let reason = "no run is recorded in tests/node/upstream.json; --all runs them";
-            self.leave_out(suites::is_of_upstream, reason, report);
+            let words = "no run is recorded in tests/node/upstream.json; --all runs them";
+            let why = NotRun::new(Reason::NothingRecorded, words);
+            self.leave_out(suites::is_of_upstream, &why, report);
             return Ok(());
         };
         let differences = facts::current(kit)?.differs_from(&record.facts);
         if differences.is_empty() {
-            let reason = format!("held on {} with the same versions; --all runs them", record.date);
-            self.leave_out(suites::is_of_upstream, &reason, report);
+            let words = format!("held on {} with the same versions; --all runs them", record.date);
+            let why = NotRun::new(Reason::HeldBefore, words);
+            self.leave_out(suites::is_of_upstream, &why, report);
         } else {
             println!("tests of upstream's programs run: {}", differences.join(", "));
         }
@@ -257,7 +265,7 @@ impl Tests {
     fn leave_out(
         &mut self,
         which: impl Fn(&Suite, &str) -> bool,
-        reason: &str,
+        why: &NotRun,
         report: &mut Report,
     ) {
         let suites = &self.suites;
@@ -265,7 +273,7 @@ impl Tests {
             let suite = &suites[unit.suite];
             let is_left_out = which(suite, &unit.tests[0]);
             if is_left_out {
-                report.leave_out(suite, unit.tests.len(), reason);
+                report.leave_out(suite, unit.tests.len(), why);
             }
             !is_left_out
         });
@@ -382,7 +390,8 @@ async fn run_all(
         }
         if outcome.ended.is_empty() {
             for test in left {
-                let lost = output::Ended { test, ending: Ending::Died, seconds: 0.0 };
+                let (ending, left_out) = (Ending::Died, Vec::new());
+                let lost = output::Ended { test, ending, left_out, seconds: 0.0 };
                 println!("{}", report.add(suite, &lost));
             }
         } else {

@@ -3,16 +3,15 @@
 
 use std::time::Instant;
 
-/// Begins the line of a test that the machine cannot run; the reason follows.
-const NOT_RUN: &str = "not run: ";
+use lab::not_run::NotRun;
 
 /// How a test ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     Passed,
     Failed,
-    /// The machine lacks something that it needs: the reason.
-    NotRun(String),
+    /// The machine lacks something that it needs.
+    NotRun(NotRun),
     /// It exceeded its time limit and was killed.
     TimedOut,
     /// Its process ended before the test did.
@@ -24,6 +23,8 @@ pub(super) enum Ending {
 pub(super) struct Ended {
     pub(super) test: String,
     pub(super) ending: Ending,
+    /// The parts of it that the machine could not run.
+    pub(super) left_out: Vec<NotRun>,
     pub(super) seconds: f64,
 }
 
@@ -41,7 +42,8 @@ pub(super) struct Reader {
 struct Running {
     test: String,
     since: Instant,
-    not_run: Option<String>,
+    not_run: Option<NotRun>,
+    left_out: Vec<NotRun>,
     said: Option<Ending>,
     said_at: Instant,
 }
@@ -58,8 +60,9 @@ impl Reader {
             self.finish(Ending::Died);
             self.waiting.retain(|waiting| *waiting != test);
             self.changed_at = now;
+            let (not_run, left_out, said) = (None, Vec::new(), None);
             self.running =
-                Some(Running { test, since: now, not_run: None, said: None, said_at: now });
+                Some(Running { test, since: now, not_run, left_out, said, said_at: now });
             self.result(&rest, now);
         } else if line.starts_with("test result: ") {
             self.finish(Ending::Died);
@@ -80,9 +83,8 @@ impl Reader {
     /// The last word before the next test counts: a test may print such a word itself.
     fn result(&mut self, line: &str, now: Instant) {
         let Some(running) = &mut self.running else { return };
-        if let Some(reason) = line.strip_prefix(NOT_RUN) {
-            running.not_run = Some(reason.trim().to_owned());
-        }
+        running.not_run = NotRun::of_line(line).or(running.not_run.take());
+        running.left_out.extend(NotRun::in_part(line));
         let said = match line.trim_end() {
             "ok" => Ending::Passed,
             "FAILED" => Ending::Failed,
@@ -112,19 +114,22 @@ impl Reader {
 
     fn finish(&mut self, otherwise: Ending) {
         let Some(running) = self.running.take() else { return };
+        let seconds = running.said_at.duration_since(running.since).as_secs_f64();
         let ending = match (running.said, running.not_run) {
-            (Some(Ending::Passed), Some(reason)) => Ending::NotRun(reason),
+            (Some(Ending::Passed), Some(not_run)) => Ending::NotRun(not_run),
             (Some(said), _) => said,
             (None, _) => otherwise,
         };
-        let seconds = running.said_at.duration_since(running.since).as_secs_f64();
-        self.ended.push(Ended { test: running.test, ending, seconds });
+        let Running { test, left_out, .. } = running;
+        self.ended.push(Ended { test, ending, left_out, seconds });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use lab::not_run::Reason;
 
     use super::*;
 
@@ -150,7 +155,7 @@ mod tests {
             "FAILED",
             "test c ... not run: not here",
             "test d ... ",
-            "not run: no trigger can be set",
+            "not run: [no-psi] the kernel has no PSI",
             "ok",
             "",
             "test result: FAILED. 1 passed; 1 failed",
@@ -159,12 +164,25 @@ mod tests {
         let expected = [
             ("a", Ending::Passed),
             ("b", Ending::Failed),
-            ("d", Ending::NotRun("no trigger can be set".to_owned())),
+            ("d", Ending::NotRun(NotRun::new(Reason::NoPsi, "the kernel has no PSI"))),
         ];
         let seen: Vec<(&str, Ending)> =
             ended.iter().map(|(test, ending)| (test.as_str(), ending.clone())).collect();
         assert_eq!(seen, expected);
         assert_eq!(left, 1, "e was not reached");
+    }
+
+    #[test]
+    fn each_part_that_is_left_out_is_kept() {
+        let mut reader = Reader::new(&["a".to_owned(), "b".to_owned()], Instant::now());
+        for line in ["test a ... ", "in part: [no-psi-trigger] none", "in part: later", "ok"] {
+            reader.read(line, Instant::now());
+        }
+        reader.read("test b ... ok", Instant::now());
+        let (ended, _) = reader.end(false, Instant::now());
+        let words: Vec<_> = ended[0].left_out.iter().map(ToString::to_string).collect();
+        assert_eq!(words, ["none", "later"]);
+        assert_eq!((&ended[0].ending, ended[1].left_out.len()), (&Ending::Passed, 0));
     }
 
     #[test]

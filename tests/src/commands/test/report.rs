@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 
 use lab::matrix;
+use lab::not_run::{Machine, NotRun};
 
 use super::output::{Ended, Ending};
 use super::suites::Suite;
@@ -24,31 +25,53 @@ struct Counts {
 }
 
 /// The final output of `lab test`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Report {
+    machine: Machine,
     suites: BTreeMap<Suite, Counts>,
     slowest: Vec<(f64, String)>,
     failed: Vec<String>,
     not_run: Vec<String>,
+    /// What did not run and must run here: test, reason and remedy.
+    refused: Vec<String>,
     passed: BTreeSet<String>,
 }
 
 impl Report {
+    /// A report without tests, for a run on this machine.
+    pub(super) fn new(machine: Machine) -> Self {
+        Self {
+            machine,
+            suites: BTreeMap::new(),
+            slowest: Vec::new(),
+            failed: Vec::new(),
+            not_run: Vec::new(),
+            refused: Vec::new(),
+            passed: BTreeSet::new(),
+        }
+    }
+
     /// Records how a test ended; returns the line to show at once.
     pub(super) fn add(&mut self, suite: &Suite, ended: &Ended) -> String {
         let counts = self.suites.entry(suite.clone()).or_default();
         counts.seconds += ended.seconds;
         let name = format!("{suite}: {}", ended.test);
+        for part in &ended.left_out {
+            let objection = part.objection(&self.machine);
+            self.refused.extend(objection.map(|why| format!("{name} (a part of it): {why}")));
+        }
         let word = match &ended.ending {
             Ending::Passed => {
                 counts.passed += 1;
                 self.passed.insert(ended.test.clone());
                 "ok".to_owned()
             }
-            Ending::NotRun(reason) => {
+            Ending::NotRun(why) => {
                 counts.not_run += 1;
-                self.not_run.push(format!("{name}: {reason}"));
-                format!("not run: {reason}")
+                self.not_run.push(format!("{name}: {why}"));
+                let objection = why.objection(&self.machine);
+                self.refused.extend(objection.map(|why| format!("{name}: {why}")));
+                format!("not run: {why}")
             }
             failed => {
                 counts.failed += 1;
@@ -66,9 +89,12 @@ impl Report {
     }
 
     /// Records tests of a suite that are left out, and why.
-    pub(super) fn leave_out(&mut self, suite: &Suite, tests: usize, reason: &str) {
+    pub(super) fn leave_out(&mut self, suite: &Suite, tests: usize, why: &NotRun) {
         self.suites.entry(suite.clone()).or_default().not_run += tests;
-        self.not_run.push(format!("{suite}: {tests} tests: {reason}"));
+        let name = format!("{suite}: {tests} tests");
+        self.not_run.push(format!("{name}: {why}"));
+        let objection = why.objection(&self.machine);
+        self.refused.extend(objection.map(|why| format!("{name}: {why}")));
     }
 
     /// Whether all these tests passed.
@@ -76,10 +102,10 @@ impl Report {
         tests.iter().all(|test| self.passed.contains(test))
     }
 
-    /// Whether tests ran and none failed.
+    /// Whether tests ran, none failed, and none that can run here was left out.
     pub(super) fn is_success(&self) -> bool {
         let total = self.total();
-        total.failed == 0 && total.passed > 0
+        total.failed == 0 && total.passed > 0 && self.refused.is_empty()
     }
 
     /// The results for the compatibility matrix, without what only the server knows.
@@ -90,7 +116,7 @@ impl Report {
         };
         matrix::Run {
             suites: self.suites.iter().map(|(it, of)| (it.to_string(), counts(of))).collect(),
-            failed: self.failed.clone(),
+            failed: [&self.failed[..], &self.refused].concat(),
             not_run: self.not_run.clone(),
             ..matrix::Run::default()
         }
@@ -138,7 +164,11 @@ impl fmt::Display for Report {
         for (seconds, name) in slowest.iter().take(SLOWEST_MAX) {
             writeln!(f, "  {seconds:>8.1} s  {name}")?;
         }
-        for (heading, lines) in [("not run:", &self.not_run), ("failed:", &self.failed)] {
+        for (heading, lines) in [
+            ("not run:", &self.not_run),
+            ("not run, and may not be left out here:", &self.refused),
+            ("failed:", &self.failed),
+        ] {
             if !lines.is_empty() {
                 writeln!(f, "{heading}")?;
             }
@@ -153,25 +183,46 @@ impl fmt::Display for Report {
 
 #[cfg(test)]
 mod tests {
+    use lab::kubernetes::Version;
+    use lab::not_run::Reason;
+
     use super::*;
 
     fn suite() -> Suite {
         Suite { package: "lab".to_owned(), name: Some("jobs".to_owned()) }
     }
 
+    /// A machine that lacks PSI and cgroups alone.
+    fn machine() -> Machine {
+        Machine {
+            kubernetes: Version::DEFAULT,
+            all: false,
+            root: true,
+            apt: true,
+            psi: false,
+            psi_trigger: false,
+            cgroups: false,
+            memory_controller: false,
+            makes_cgroups: false,
+        }
+    }
+
     fn report(endings: &[Ending]) -> Report {
-        let mut report = Report::default();
+        let mut report = Report::new(machine());
         for (index, ending) in endings.iter().enumerate() {
             let (test, ending) = (format!("jobs::t{index}"), ending.clone());
-            report.add(&suite(), &Ended { test, ending, seconds: 1.5 });
+            report.add(&suite(), &Ended { test, ending, left_out: Vec::new(), seconds: 1.5 });
         }
         report
     }
 
+    fn no_cgroups() -> Ending {
+        Ending::NotRun(NotRun::new(Reason::NoCgroups, "no cgroups of version 2"))
+    }
+
     #[test]
     fn the_closing_line_counts_each_ending() {
-        let not_run = Ending::NotRun("no cgroups of version 2".to_owned());
-        let report = report(&[Ending::Passed, not_run, Ending::TimedOut, Ending::Passed]);
+        let report = report(&[Ending::Passed, no_cgroups(), Ending::TimedOut, Ending::Passed]);
         let text = report.to_string();
         assert!(text.ends_with("\ntests: 2 passed, 1 failed, 1 skipped\n"), "{text}");
         assert!(text.contains("jobs: jobs::t1: no cgroups of version 2"), "{text}");
@@ -189,9 +240,50 @@ mod tests {
     fn a_run_without_a_test_is_no_success() {
         assert!(report(&[Ending::Passed]).is_success());
         assert!(!report(&[]).is_success());
-        let mut none = Report::default();
-        none.leave_out(&suite(), 3, "the record holds");
-        assert!(!none.is_success());
+        let mut none = Report::new(machine());
+        none.leave_out(&suite(), 3, &NotRun::new(Reason::HeldBefore, "the record holds"));
+        assert!(!none.is_success() && none.refused.is_empty());
         assert!(none.to_string().contains("jobs: 3 tests: the record holds"));
+    }
+
+    #[test]
+    fn what_the_machine_lacks_may_be_left_out_and_nothing_else() {
+        let allowed = report(&[Ending::Passed, no_cgroups()]);
+        assert!(allowed.is_success(), "{allowed}");
+
+        let words = "promtool is not installed";
+        let missing = Ending::NotRun(NotRun::new(Reason::NoPromtool, words));
+        let report = report(&[Ending::Passed, missing]);
+        assert!(!report.is_success());
+        let [refused] = &report.refused[..] else { panic!("{report}") };
+        assert!(refused.starts_with("jobs: jobs::t1: promtool is not installed: "), "{refused}");
+        assert!(refused.contains("Remedy: run `cargo lab prepare`"), "{refused}");
+        let text = report.to_string();
+        assert!(
+            text.contains("not run, and may not be left out here:\n  jobs: jobs::t1"),
+            "{text}"
+        );
+        assert!(text.ends_with("\ntests: 1 passed, 0 failed, 1 skipped\n"), "{text}");
+        assert_eq!(report.for_matrix().failed, std::slice::from_ref(refused));
+    }
+
+    #[test]
+    fn a_suite_that_is_left_out_or_a_part_of_a_test_needs_a_reason_as_well() {
+        let mut suites = report(&[Ending::Passed]);
+        suites.leave_out(&suite(), 3, &NotRun::new(Reason::NotRoot, "needs root"));
+        assert!(!suites.is_success());
+        assert!(suites.refused[0].starts_with("jobs: 3 tests: needs root: "), "{suites}");
+
+        let part = |line: &str| {
+            let mut report = Report::new(machine());
+            let left_out = NotRun::in_part(line).into_iter().collect();
+            let (test, ending) = ("jobs::a".to_owned(), Ending::Passed);
+            report.add(&suite(), &Ended { test, ending, left_out, seconds: 0.0 });
+            report
+        };
+        assert!(part("in part: [no-psi-trigger] no trigger").is_success());
+        let refused = part("in part: no trigger");
+        assert!(!refused.is_success());
+        assert!(refused.refused[0].starts_with("jobs: jobs::a (a part of it): no trigger: "));
     }
 }
