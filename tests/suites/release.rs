@@ -1,6 +1,7 @@
 //! Releases: their parts from programs of a debug build, and a whole one. `deploy/release` makes
 //! them.
 
+mod nightly;
 mod parts;
 mod registry;
 mod tag;

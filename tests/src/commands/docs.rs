@@ -1,9 +1,11 @@
 //! `lab docs`: writes the generated sections, checks all links, and builds the book.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context as _, bail, ensure};
 use epilogue_deploy::{chart, version};
 use lab::docs::{broken_links, reference, rules};
-use lab::matrix;
+use lab::matrix::{self, Nightly, nightly};
 use lab::paths::{LabDir, workspace_root};
 use tokio::process::Command;
 
@@ -17,9 +19,16 @@ pub(crate) struct Arguments {
     /// Change no page: fail where one differs from the code
     #[arg(long)]
     check: bool,
+
+    /// First record a run of .ci/nightly, whose steps are in FILE
+    #[arg(long, value_name = "FILE", conflicts_with = "check")]
+    nightly: Option<PathBuf>,
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if let Some(steps) = &arguments.nightly {
+        record_nightly(steps)?;
+    }
     build::debug(&["epilogue-agent", "epilogue-controller", "kubectl-epilogue"]).await?;
     let path = workspace_root().join(reference::PAGE);
     let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -75,12 +84,32 @@ fn chart_values(check: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Records a run of this commit, whose steps are in the file. Its upgrades began where
+/// `.ci/nightly` says.
+fn record_nightly(steps: &Path) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(steps).with_context(|| steps.display().to_string())?;
+    let steps = nightly::steps(&text)
+        .with_context(|| format!("{}: expected lines of .ci/steps", steps.display()))?;
+    let former = std::env::var("EPILOGUE_FORMER").context("EPILOGUE_FORMER, of .ci/nightly")?;
+    let head = std::process::Command::new("git")
+        .arg("-C")
+        .arg(workspace_root())
+        .args(["rev-parse", "HEAD"])
+        .output()
+        .context("start git")?;
+    ensure!(head.status.success(), "git: {}", String::from_utf8_lossy(&head.stderr));
+    let commit = String::from_utf8_lossy(&head.stdout).trim().to_owned();
+    let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    Nightly { date, commit, former, steps }.write()?;
+    Ok(())
+}
+
 /// Writes the page of the Kubernetes versions from the record of the last runs.
 fn matrix_page(check: bool) -> anyhow::Result<()> {
     let path = matrix::page_path();
     let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let record = matrix::Record::read()?;
-    if page != matrix::page::render(&record) {
+    let (record, nightly) = (matrix::Record::read()?, Nightly::read()?);
+    if page != matrix::page::render(&record, nightly.as_ref()) {
         ensure!(!check, "{} differs from its record: run `cargo lab docs`", path.display());
         record.write()?;
         println!("wrote {}", path.display());

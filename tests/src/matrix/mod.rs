@@ -1,12 +1,15 @@
 //! The compatibility matrix: the suites on each version of Kubernetes, recorded in
-//! `tests/versions.json`, and the page `docs/versions.md` that is made from the record.
+//! `tests/versions.json`, and the page `docs/versions.md` that is made from the record and from
+//! that of the last nightly run.
 
 mod gates;
+pub mod nightly;
 pub mod page;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
@@ -14,6 +17,7 @@ use crate::kubernetes::Version;
 use crate::paths::workspace_root;
 
 pub use gates::of_server;
+pub use nightly::Nightly;
 
 /// The suites that run on each version.
 pub const SUITES: [&str; 4] = ["features", "reference", "permissions", "jobs"];
@@ -51,15 +55,7 @@ pub struct Record(pub BTreeMap<String, Run>);
 impl Record {
     /// The record of this checkout; empty if none exists.
     pub fn read() -> Result<Self, LabError> {
-        let path = record_path();
-        if !path.exists() {
-            return Ok(Self::default());
-        }
-        let text = std::fs::read_to_string(&path).map_err(LabError::file("read", &path))?;
-        serde_json::from_str(&text).map_err(|error| LabError::Document {
-            what: path.display().to_string(),
-            source: error.into(),
-        })
+        Ok(read(&record_path())?.unwrap_or_default())
     }
 
     /// Replaces the run of a version.
@@ -71,7 +67,7 @@ impl Record {
     pub fn write(&self) -> Result<(), LabError> {
         let text = serde_json::to_string_pretty(self).expect("a record must be JSON") + "\n";
         write(&record_path(), &text)?;
-        write(&page_path(), &page::render(self))
+        write(&page_path(), &page::render(self, Nightly::read()?.as_ref()))
     }
 }
 
@@ -84,6 +80,18 @@ fn record_path() -> PathBuf {
     workspace_root().join("tests/versions.json")
 }
 
+/// A record; `None` if none exists.
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, LabError> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(path).map_err(LabError::file("read", path))?;
+    serde_json::from_str(&text).map(Some).map_err(|error| LabError::Document {
+        what: path.display().to_string(),
+        source: error.into(),
+    })
+}
+
 fn write(path: &Path, text: &str) -> Result<(), LabError> {
     std::fs::write(path, text).map_err(LabError::file("write", path))
 }
@@ -94,9 +102,10 @@ mod tests {
 
     #[test]
     fn the_page_is_made_from_the_record() {
-        let record = Record::read().expect("the record");
+        let (record, nightly) = (Record::read().expect("a record"), Nightly::read());
+        let nightly = nightly.expect("a record");
         let page = std::fs::read_to_string(page_path()).expect("the page");
-        assert_eq!(page, page::render(&record), "run `cargo lab docs`");
+        assert_eq!(page, page::render(&record, nightly.as_ref()), "run `cargo lab docs`");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::gates::{GATES, Gate};
+use super::nightly::{Nightly, section};
 use super::{Counts, Record, Run, SUITES};
 use crate::kubernetes::{Feature, Version};
 
@@ -10,8 +11,9 @@ const HEAD: &str = "\
 # Kubernetes versions
 
 `cargo lab matrix` writes this page. It runs four suites on a real kube-apiserver and
-kube-controller-manager of each version, and records the results in `tests/versions.json`. It runs
-by hand; CI runs all suites on the default version only. To run a suite on one version:
+kube-controller-manager of each version, and records the results in `tests/versions.json`. It is a
+step of `.ci/nightly`; `.ci/run` runs all suites on the default version only. To run a suite on one
+version:
 
 ```sh
 cargo lab test --kubernetes 1.33 features   # a suite, or the part of a test's name
@@ -26,8 +28,13 @@ version has the feature and no gate for it. *no* means that the version does not
 *not asked* means that the version did not run.
 ";
 
+const NIGHTLY_WORDS: &str = "\
+`.ci/nightly` runs what is too long for each change: all tests, this matrix, a release, and an
+upgrade and a rollback from the last version that the changelog names.
+";
+
 /// The page.
-pub fn render(record: &Record) -> String {
+pub fn render(record: &Record, nightly: Option<&Nightly>) -> String {
     let mut page = HEAD.to_owned();
     let _ = write!(
         page,
@@ -37,6 +44,7 @@ pub fn render(record: &Record) -> String {
         results(record)
     );
     let _ = write!(page, "\n{}", details(record));
+    let _ = write!(page, "\n## The nightly run\n\n{NIGHTLY_WORDS}\n{}", section(nightly));
     let _ = write!(page, "\n## What is off where\n\n{GATE_WORDS}\n{}", gates(record));
     let _ = write!(page, "\n{}", lacks());
     page
@@ -136,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_version_s_row_has_its_date_and_counts() {
-        let page = render(&record());
+        let page = render(&record(), None);
         let row = "| 1.37.2 | 2026-01-02 | not run | not run | not run | \
                    3 passed, 1 failed, 2 not run |";
         assert!(page.contains(row), "{page}");
@@ -146,7 +154,7 @@ mod tests {
 
     #[test]
     fn what_did_not_run_is_said_to_be_not_run() {
-        let page = render(&Record::default());
+        let page = render(&Record::default(), None);
         for version in Version::KNOWN {
             let row = format!("| {version} | not run | not run | not run | not run | not run |");
             assert!(page.contains(&row), "{page}");
@@ -157,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_gate_that_a_server_does_not_name_is_no_or_always() {
-        let page = render(&record());
+        let page = render(&record(), None);
         let row = |gate: &str| page.lines().find(|line| line.starts_with(gate)).expect("a row");
         assert!(row("| JobManagedBy").contains("on (GA)"));
         assert!(row("| ValidatingAdmissionPolicy").contains("always"));
