@@ -1,6 +1,6 @@
 //! `lab node`: inspects a real node of a lab, and ends it in one of the ways nodes end.
 
-mod agent;
+pub(crate) mod agent;
 mod lost;
 mod pressure;
 mod table;
@@ -8,13 +8,18 @@ mod table;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use lab::paths::LabDir;
-use lab::vm::monitor;
+use lab::run_dir::State;
 use lab::vm::record::Record;
+use lab::vm::{monitor, start_request};
 use nix::sys::signal::Signal;
 use serde_json::json;
+
+/// A boot, and the time until its node is Ready, at their limits.
+const START_WITHIN: Duration = Duration::from_mins(6);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -36,6 +41,8 @@ enum Action {
     Reboot { name: String },
     /// Cut its power
     Cut { name: String },
+    /// Start it again after a power-off or a cut
+    Start { name: String },
     /// Stop its processors: simulates a host that hangs, or a cut network
     Pause { name: String },
     /// Resume it
@@ -63,6 +70,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             alive(&labs, &name)?.0.qemu.signal(Signal::SIGKILL);
             Ok(())
         }
+        Action::Start { name } => start(&labs, &name).await,
         Action::Pause { name } => send(&labs, &name, "stop").await,
         Action::Resume { name } => send(&labs, &name, "cont").await,
         Action::Table(arguments) => table::run(&arguments).await,
@@ -90,6 +98,26 @@ fn begin(labs: &LabDir, name: &str, verb: &str) -> anyhow::Result<()> {
     let status = ssh(&record).arg(remote).status().context("start ssh")?;
     ensure!(status.success(), "ssh ended with {status}");
     println!("{name}: {verb} has begun; follow it by: cargo lab node log {name}");
+    Ok(())
+}
+
+/// The lab that holds the machine starts it, so that both end together.
+async fn start(labs: &LabDir, name: &str) -> anyhow::Result<()> {
+    let (record, dir) = Record::find(labs, name)?;
+    ensure!(!record.qemu.is_alive(), "{name} is not off; its files: {}", dir.display());
+    let lab = dir.ancestors().nth(2).and_then(State::read);
+    let holder = lab.filter(|lab| lab.supervisor.is_alive());
+    ensure!(holder.is_some(), "the lab of {name} is gone: start another by cargo lab up");
+    start_request::ask(&dir)?;
+    match start_request::answered(&dir, START_WITHIN).await {
+        Some(Ok(())) => println!("node {name} is Ready: cargo lab node ssh {name}"),
+        Some(Err(why)) => bail!("{name} did not start: {why}"),
+        None => bail!(
+            "{name} did not start within {START_WITHIN:?}: only a lab of `cargo lab up` starts \
+             machines; its files: {}",
+            dir.display()
+        ),
+    }
     Ok(())
 }
 

@@ -1,23 +1,28 @@
 //! `lab up`: runs a control plane until Ctrl-C, SIGTERM or `lab down`.
 
+use std::convert::Infallible;
 use std::fs::File;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use lab::binary::GoProgram;
 use lab::control_plane::flags::ALL_CONTROLLERS;
 use lab::kubernetes::Version;
 use lab::nodes::{self, Bind, SimulatedNodes};
 use lab::paths::LabDir;
 use lab::run_dir::{Phase, State};
-use lab::vm::{Boot, Kit, KubeletConfig, Node};
+use lab::vm::{self, Boot, Kit, KubeletConfig, Node, start_request};
 use lab::{ControlPlane, Name, Options, observe_until};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::node::agent::Agent;
 use super::prepare;
 
+/// How often requests of `lab node start` are looked for.
+const REQUESTS_EVERY: Duration = Duration::from_millis(500);
 const DETACHED_READY_WITHIN: Duration = Duration::from_mins(2);
 
 #[derive(Debug, clap::Args)]
@@ -31,6 +36,17 @@ pub(crate) struct Arguments {
     /// vm=N. See `cargo lab node --help`
     #[arg(long, value_name = "vm[=N]", value_parser = machines)]
     node: Option<usize>,
+
+    /// Install the agent of this checkout on the real nodes, enforcing, as `deploy/` does it
+    ///
+    /// As a DaemonSet, its pods need a scheduler and the DaemonSet controller: --scheduler --kcm.
+    #[arg(long, value_name = "HOW", default_value = "none", requires = "node")]
+    agent: Agent,
+
+    /// A KubeletConfiguration in YAML for the real nodes, merged over the laboratory's: maps by
+    /// their keys, null removes a field
+    #[arg(long, value_name = "FILE", requires = "node")]
+    kubelet_config: Option<PathBuf>,
 
     /// Run kube-controller-manager, by default with all controllers
     ///
@@ -65,12 +81,33 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    // First, because the rest takes minutes.
+    kubelet(&arguments)?;
+    agent_can_run(&arguments)?;
     prepare::run_of(arguments.kubernetes, &programs(&arguments)).await?;
     if arguments.node.is_some() {
         // Here, because it may take minutes, longer than a start in the background may take.
         Kit::ensure(&LabDir::of_workspace()).await?;
     }
     if arguments.detach { detached().await } else { attached(&arguments).await }
+}
+
+/// The configuration of the real nodes' kubelets.
+fn kubelet(arguments: &Arguments) -> anyhow::Result<KubeletConfig> {
+    let laboratorys = KubeletConfig::default();
+    let Some(path) = &arguments.kubelet_config else { return Ok(laboratorys) };
+    let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    laboratorys.merge(&text).with_context(|| format!("--kubelet-config {}", path.display()))
+}
+
+fn agent_can_run(arguments: &Arguments) -> anyhow::Result<()> {
+    let has_both = arguments.scheduler && arguments.kcm.is_some();
+    ensure!(
+        !matches!(arguments.agent, Agent::DaemonSet | Agent::Chart) || has_both,
+        "--agent daemon-set or chart: nothing would create and schedule its pods; add --scheduler \
+         --kcm"
+    );
+    Ok(())
 }
 
 /// The requested upstream programs.
@@ -92,7 +129,7 @@ async fn attached(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let (mut control_plane, nodes) = started;
     println!("{}", describe(&control_plane));
-    let machines = tokio::select! {
+    let mut machines = tokio::select! {
         machines = start_machines(arguments, &control_plane) => machines?,
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
@@ -100,6 +137,7 @@ async fn attached(arguments: &Arguments) -> anyhow::Result<()> {
     println!("Ctrl-C ends it.");
     let unasked = tokio::select! {
         ended = control_plane.ended() => Some(ended),
+        never = start_on_request(&mut machines) => match never {},
         _ = terminate.recv() => None,
         _ = interrupt.recv() => None,
     };
@@ -135,14 +173,45 @@ async fn start_machines(
     let Some(count) = arguments.node else { return Ok(machines) };
     let kit = Kit::ensure(&LabDir::of_workspace()).await?;
     let (cluster, dir) = (control_plane.cluster(), control_plane.dir());
+    let (kubelet, agent) = (kubelet(arguments)?, arguments.agent.install());
     for number in 1..=count {
         let name = format!("vm-{number}");
-        let kubelet = KubeletConfig::default();
-        // Cold: out of one snapshot, several nodes would have the same boot id.
-        machines.push(Node::start(&kit, cluster, dir, &name, Boot::Cold, &kubelet).await?);
+        if let Some(how) = agent {
+            vm::agent::prepare(how, &kit, dir, &name).await?;
+        }
+        // Cold: out of one snapshot, several nodes would have the same boot id. And the disk stays,
+        // so that the machine can be started again.
+        let node = Node::start(&kit, cluster, dir, &name, Boot::Cold, &kubelet).await?;
+        if let Some(how) = agent {
+            vm::agent::install(how, &node, cluster, &[]).await?;
+            println!("the agent of {name} is ready");
+        }
+        machines.push(node);
         println!("node {name} is Ready: cargo lab node ssh {name}");
     }
     Ok(machines)
+}
+
+/// Starts machines again as `lab node start` asks.
+async fn start_on_request(machines: &mut [Node]) -> Infallible {
+    loop {
+        for node in machines.iter_mut() {
+            let dir = node.machine().dir().to_owned();
+            if !start_request::is_asked(&dir) {
+                continue;
+            }
+            let outcome = node.start_again().await;
+            match &outcome {
+                Ok(()) => println!("node {} has started again", node.name()),
+                Err(error) => eprintln!("{} did not start again: {error}", node.name()),
+            }
+            let answer = start_request::answer(&dir, outcome.map_err(|error| error.to_string()));
+            if let Err(error) = answer {
+                eprintln!("{error}");
+            }
+        }
+        tokio::time::sleep(REQUESTS_EVERY).await;
+    }
 }
 
 /// How many virtual machines `vm` or `vm=N` requests.
@@ -220,4 +289,54 @@ fn ready_state_of(labs: &LabDir, supervisor: u32) -> Option<State> {
         .iter()
         .filter_map(|dir| State::read(dir))
         .find(|state| state.supervisor.pid == supervisor && state.phase == Phase::Ready)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parsed(flags: &[&str]) -> Result<Arguments, String> {
+        let line = Line::try_parse_from(["up"].iter().chain(flags));
+        line.map(|line| line.arguments).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_agent_needs_a_real_node_and_a_daemon_set_its_controllers() {
+        assert_eq!(parsed(&["--node=vm"]).expect("valid").agent, Agent::None);
+        for flags in [["--agent=host"], ["--kubelet-config=k.yaml"]] {
+            let error = parsed(&flags).expect_err("must be refused");
+            assert!(error.contains("--node <vm[=N]>"), "{error}");
+        }
+        let refused = |flags: &[&str]| {
+            agent_can_run(&parsed(flags).expect("valid")).err().map(|error| error.to_string())
+        };
+        assert_eq!(refused(&["--node=vm", "--agent=host"]), None);
+        let error = refused(&["--node=vm", "--agent=daemon-set", "--kcm"]).expect("no scheduler");
+        assert!(error.contains("add --scheduler --kcm"), "{error}");
+        let all = ["--node=vm", "--agent=daemon-set", "--kcm", "--scheduler"];
+        assert_eq!(refused(&all), None);
+    }
+
+    #[test]
+    fn the_kubelet_s_file_is_read_before_anything_starts_and_its_errors_name_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("kubelet.yaml");
+        let flag = format!("--kubelet-config={}", path.display());
+        let of_file = || kubelet(&parsed(&["--node=vm", &flag]).expect("valid"));
+        let error = format!("{:#}", of_file().expect_err("no file"));
+        assert!(error.contains("kubelet.yaml"), "{error}");
+        std::fs::write(&path, "kind: Pod\n").expect("must be writable");
+        let error = format!("{:#}", of_file().expect_err("another kind"));
+        assert!(error.contains("kubelet.yaml: kind is \"Pod\""), "{error}");
+        std::fs::write(&path, "maxPods: 7\n").expect("must be writable");
+        assert!(of_file().expect("a configuration").render().contains("\"maxPods\": 7"));
+    }
 }

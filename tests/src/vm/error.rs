@@ -45,6 +45,9 @@ pub enum VmError {
         /// Its answer, or why it gave no answer.
         answer: String,
     },
+    /// The machine cannot be started again while it runs.
+    #[error("the machine runs; its files: {}", .0.display())]
+    Runs(PathBuf),
     /// No machine of that name runs in this checkout.
     #[error("no machine {0} runs; start one: cargo lab up --node vm")]
     NoSuchNode(String),

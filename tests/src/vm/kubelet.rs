@@ -2,6 +2,32 @@
 
 use serde_json::{Map, Value, json};
 
+/// `kind` of its file.
+const KIND: &str = "KubeletConfiguration";
+/// `apiVersion` of its file.
+const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+
+/// A file that is no kubelet's configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeletConfigError {
+    /// Its text has another form.
+    #[error("not YAML: {0}")]
+    Yaml(#[from] serde_yaml_ng::Error),
+    /// It has no fields.
+    #[error("expected the fields of a KubeletConfiguration, such as `shutdownGracePeriod: 30s`")]
+    NoFields,
+    /// It is of another kind.
+    #[error("{field} is {found}: expected {expected}, or no {field}")]
+    Other {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        found: Value,
+        /// The value of a kubelet's configuration.
+        expected: &'static str,
+    },
+}
+
 /// A KubeletConfiguration: the laboratory's own, with a test's changes.
 #[derive(Clone, Debug)]
 pub struct KubeletConfig(Map<String, Value>);
@@ -11,8 +37,8 @@ impl Default for KubeletConfig {
     /// graceful shutdown is off.
     fn default() -> Self {
         let document = json!({
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
+            "apiVersion": API_VERSION,
+            "kind": KIND,
             "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": true}},
             "authorization": {"mode": "Webhook"},
             "cgroupDriver": "systemd",
@@ -69,15 +95,87 @@ impl KubeletConfig {
         self
     }
 
+    /// Merges a file over it: maps by their keys, and `null` removes a field. All else replaces.
+    pub fn merge(mut self, yaml: &str) -> Result<Self, KubeletConfigError> {
+        let Value::Object(fields) = serde_yaml_ng::from_str(yaml)? else {
+            return Err(KubeletConfigError::NoFields);
+        };
+        for (field, expected) in [("kind", KIND), ("apiVersion", API_VERSION)] {
+            match fields.get(field) {
+                Some(found) if *found != expected => {
+                    return Err(KubeletConfigError::Other {
+                        field,
+                        found: found.clone(),
+                        expected,
+                    });
+                }
+                _ => {}
+            }
+        }
+        merge(&mut self.0, fields);
+        Ok(self)
+    }
+
     /// The file; JSON is YAML.
     pub fn render(&self) -> String {
         serde_json::to_string_pretty(&self.0).expect("a map of JSON must be JSON")
     }
 }
 
+/// As a JSON merge patch (RFC 7386).
+fn merge(into: &mut Map<String, Value>, fields: Map<String, Value>) {
+    for (name, value) in fields {
+        match (into.get_mut(&name), value) {
+            (_, Value::Null) => {
+                into.remove(&name);
+            }
+            (Some(Value::Object(into)), Value::Object(fields)) => merge(into, fields),
+            (_, value) => {
+                into.insert(name, value);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_merged_over_the_defaults() {
+        let yaml = "kind: KubeletConfiguration\nshutdownGracePeriod: 40s\nclusterDNS: [10.0.0.9]\n\
+                    failSwapOn: null\nevictionHard:\n  memory.available: 200Mi\n\
+                    evictionSoft:\n  nodefs.available: 5%\n";
+        let text = KubeletConfig::default().merge(yaml).expect("a configuration").render();
+        let document: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(document["shutdownGracePeriod"], "40s");
+        assert_eq!(document["clusterDNS"], json!(["10.0.0.9"]));
+        assert_eq!(document.get("failSwapOn"), None);
+        assert_eq!(document["evictionHard"]["memory.available"], "200Mi");
+        assert_eq!(document["evictionHard"]["nodefs.available"], "1%", "the laboratory's");
+        assert_eq!(document["evictionSoft"], json!({"nodefs.available": "5%"}));
+        assert_eq!(document["cgroupDriver"], "systemd");
+        assert_eq!(document["apiVersion"], API_VERSION);
+    }
+
+    #[test]
+    fn a_file_of_something_else_is_refused_by_its_field() {
+        let refused = |yaml: &str| {
+            let error = KubeletConfig::default().merge(yaml).expect_err(yaml);
+            error.to_string()
+        };
+        assert_eq!(
+            refused("kind: Pod\napiVersion: v1\n"),
+            "kind is \"Pod\": expected KubeletConfiguration, or no kind"
+        );
+        let alpha = refused("apiVersion: kubelet.config.k8s.io/v1alpha1\nfailSwapOn: true\n");
+        assert!(alpha.contains("expected kubelet.config.k8s.io/v1beta1"), "{alpha}");
+        for text in ["", "- a\n", "shutdownGracePeriod"] {
+            assert!(refused(text).contains("shutdownGracePeriod: 30s"), "{text}");
+        }
+        assert!(refused("a: b: c").starts_with("not YAML: "));
+        assert!(refused("a: 1\n---\nb: 2\n").starts_with("not YAML: "), "two documents");
+    }
 
     #[test]
     fn fields_and_thresholds_are_added_to_the_defaults() {

@@ -52,7 +52,7 @@ pub struct Machine {
     /// How often its journal had reported ssh as usable, at the last use.
     boots: usize,
     /// Keeps the disks below its own while it runs.
-    _kit: Kit,
+    kit: Kit,
 }
 
 impl Machine {
@@ -82,7 +82,7 @@ impl Machine {
         }
         let shell = Shell::new(dir, &kit.key(), port);
         let kit = kit.clone();
-        let mut machine = Self { dir: dir.to_owned(), shell, qemu, boots: 0, _kit: kit };
+        let mut machine = Self { dir: dir.to_owned(), shell, qemu, boots: 0, kit };
         match boot {
             Boot::Cold => machine.booted(BOOT_WITHIN).await?,
             Boot::Snapshot => {
@@ -90,12 +90,34 @@ impl Machine {
                 machine.set_clock().await?;
             }
         }
-        let record = Record {
-            qemu: machine.qemu.record().clone(),
-            ssh_arguments: machine.shell.arguments(),
-        };
-        record.write(dir)?;
+        machine.write_record()?;
         Ok(machine)
+    }
+
+    /// Starts it again after its end, from its own disk: only after [`Boot::Cold`], which keeps it.
+    /// Returns when a command can be run. Its earlier journal is `journal-before.log` then.
+    pub async fn start_again(&mut self) -> Result<(), VmError> {
+        if self.qemu.check().is_ok() {
+            return Err(VmError::Runs(self.dir.clone()));
+        }
+        for socket in [monitor::SOCKET, shell::SOCKET] {
+            let _ = std::fs::remove_file(self.dir.join(socket));
+        }
+        // QEMU empties its logs at its start.
+        let (journal, kept) = (self.dir.join("journal.log"), self.dir.join("journal-before.log"));
+        std::fs::rename(&journal, &kept).map_err(LabError::file("rename", &journal))?;
+        self.boots = 0;
+        self.qemu = Process::spawn_program(&qemu(&self.kit, &self.dir, Boot::Cold))?;
+        let port = ssh_port(&self.dir, &mut self.qemu).await?;
+        self.shell = Shell::new(&self.dir, &self.kit.key(), port);
+        self.booted(BOOT_WITHIN).await?;
+        self.write_record()
+    }
+
+    fn write_record(&self) -> Result<(), VmError> {
+        let qemu = self.qemu.record().clone();
+        let record = Record { qemu, ssh_arguments: self.shell.arguments() };
+        Ok(record.write(&self.dir)?)
     }
 
     /// Whether its kernel reports a processor lockup, as happens once in many starts with emulation

@@ -21,6 +21,7 @@ pub mod record;
 pub mod release;
 pub mod scene;
 pub mod shell;
+pub mod start_request;
 pub mod watcher;
 mod writers;
 

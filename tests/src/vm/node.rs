@@ -99,6 +99,22 @@ impl Node {
         self.machine.shell().run(command).await
     }
 
+    /// Starts its machine again after its end, and waits until the API says that it is Ready in the
+    /// new boot.
+    pub async fn start_again(&mut self) -> Result<(), VmError> {
+        self.machine.start_again().await?;
+        let boot_id = self.machine.boot_id().await?;
+        let nodes: Api<v1::Node> = Api::all(self.cluster.admin_client().await?);
+        // The API may call it Ready from before.
+        let observe = async || match nodes.get(&self.name).await {
+            Ok(node) if boot_id_of(&node) == Some(&boot_id) => ready_condition(&node),
+            Ok(_) => "its kubelet has not reported the new boot".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let seen = observe_costly_until(READY_WITHIN, observe, |ready| ready == "True").await;
+        seen.map(drop).map_err(|last| self.not_ready(READY_WITHIN, last))
+    }
+
     /// Waits until the API says that it is Ready.
     pub async fn ready(&self, within: Duration) -> Result<(), VmError> {
         let nodes: Api<v1::Node> = Api::all(self.cluster.admin_client().await?);
@@ -107,13 +123,21 @@ impl Node {
             Err(error) => error.to_string(),
         };
         let seen = observe_costly_until(within, observe, |ready| ready == "True").await;
-        seen.map(drop).map_err(|last| VmError::Late {
+        seen.map(drop).map_err(|last| self.not_ready(within, last))
+    }
+
+    fn not_ready(&self, within: Duration, last: String) -> VmError {
+        VmError::Late {
             what: format!("node {} is Ready", self.name),
             within,
             last,
             dir: self.machine.dir().to_owned(),
-        })
+        }
     }
+}
+
+fn boot_id_of(node: &v1::Node) -> Option<&String> {
+    Some(&node.status.as_ref()?.node_info.as_ref()?.boot_id)
 }
 
 /// Status, and the message if it is not True.

@@ -16,6 +16,7 @@ mod rare_daemon_set;
 mod rare_installed;
 mod rare_kernel;
 mod rare_kubelet;
+mod rare_lab_start;
 mod rare_oom;
 mod rare_shutdowns;
 mod rare_stuck;

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use lab::vm::agent::Install;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Agent {
+pub(crate) enum Agent {
     /// Not installed
     None,
     /// As a service of the host
@@ -18,7 +18,7 @@ pub(super) enum Agent {
 impl Agent {
     pub(super) const ALL: [Self; 3] = [Self::None, Self::Host, Self::DaemonSet];
 
-    pub(super) fn install(self) -> Option<Install> {
+    pub(crate) fn install(self) -> Option<Install> {
         match self {
             Self::None => None,
             Self::Host => Some(Install::Host),
