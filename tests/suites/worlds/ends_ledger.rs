@@ -142,10 +142,11 @@ fn failures<'a>(object: &'a Value, state: &'a str) -> impl Iterator<Item = Strin
     let all = lists.into_iter().filter_map(|list| object["status"][list].as_array()).flatten();
     let ended = all.map(move |container| &container[state]["terminated"]);
     let failed = ended.filter(|it| it["exitCode"].as_i64().is_some_and(|code| code != 0));
-    let is_oom = condition(object, "epilogue.dev/OOMKilled").is_some();
+    let oom = condition(object, "epilogue.dev/OOMKilled").map(|it| text(&it["reason"]));
     failed.map(move |ended| match ended["reason"].as_str() {
+        _ if oom.as_deref() == Some("NodeOutOfMemory") => "NodeOOM".into(),
         Some("OOMKilled") => "ContainerOOM".into(),
-        _ if is_oom => "ContainerOOM".into(),
+        _ if oom.is_some() => "ContainerOOM".into(),
         Some("ContainerStatusUnknown") => "Unknown".into(),
         _ => "ExitCode".into(),
     })

@@ -270,8 +270,9 @@ pub(super) fn before_last_start(pod: &Pod) -> Option<(Cause, String)> {
             }
         }
     }
-    let decider = Decider::before(pod)?;
-    Some((decider.cause(pod.gc.oom_killed()), Before(pod, decider).to_string()))
+    let (decider, oom) = (Decider::before(pod)?, pod.gc.oom_killed());
+    let cause = if oom == Some(NODE_OUT_OF_MEMORY) { Cause::NodeOom } else { decider.cause(oom) };
+    Some((cause, Before(pod, decider).to_string()))
 }
 
 /// The pod, its index and its node.

@@ -161,6 +161,23 @@ fn a_pod_whose_restarts_reached_the_limit_is_reported_with_its_last_failure() {
 }
 
 #[test]
+fn a_pod_that_its_node_s_shortage_restarted_to_the_limit_has_that_cause() {
+    let job =
+        limit(1).with(|job| job["spec"]["template"]["spec"]["restartPolicy"] = "OnFailure".into());
+    let again = pod("a", "Running").on_node().with(|pod| {
+        pod["status"]["containerStatuses"] = json!([{
+            "name": "main", "restartCount": 1, "state": {"running": {}},
+            "lastState": {"terminated": {"exitCode": 137}},
+        }]);
+        pod["status"]["conditions"] = json!([{"type": "epilogue.dev/OOMKilled", "status": "True",
+                                              "reason": "NodeOutOfMemory"}]);
+    });
+    let effects = sync(&mut api(job, vec![again]));
+    assert_eq!(counted(&effects), [("NodeOOM", Counted::Failed)]);
+    assert!(reported(&effects)[0].contains("the node was out of memory"), "the same in words");
+}
+
+#[test]
 fn pods_that_are_deleted_with_their_job_are_not_reported() {
     let deleted = || pod("a", "Failed").on_node().ended(143, 1).terminating();
     assert!(reported(&sync(&mut api(limit(6).deleting(), vec![deleted()]))).is_empty());
