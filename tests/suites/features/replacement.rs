@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use lab::bed::{Bed, JobBuilder, JobState, SOON, is_active, is_terminating, job};
@@ -90,6 +91,63 @@ async fn under_terminating_or_failed_a_deleted_pod_is_replaced_at_once() {
     tokio::join!(
         a_pod_is_replaced_at_once(&bed, "plain", "NonIndexed"),
         a_pod_is_replaced_at_once(&bed, "indexed", "Indexed"),
+    );
+    bed.stop().await;
+}
+
+async fn set_policy(bed: &Bed, name: &str, policy: &str) {
+    let patch = Patch::Merge(json!({"spec": {"podReplacementPolicy": policy}}));
+    let jobs = bed.api::<Job>();
+    jobs.patch(name, &PatchParams::default(), &patch).await.expect("the policy is changed");
+}
+
+/// The pod that the Job waits for is replaced while it ends, and counts at once.
+async fn a_job_that_waits_for_an_end_stops_waiting(bed: &Bed, name: &str, mode: &str) {
+    bed.create(job_of_a_slow_pod(name, mode, "Failed", 1)).await;
+    delete_its_pod(bed, name).await;
+    let state = bed.reaches(name, SOON, |state| state.terminating == Some(1)).await;
+    assert_eq!((state.active, state.failed), (0, 0), "{name}: it waits");
+    set_policy(bed, name, "TerminatingOrFailed").await;
+    let see = |pods: &[Pod]| (pods.len(), running_and_ending(pods).1);
+    bed.pods_reach(name, see, |seen| *seen == (2, 1)).await;
+    let state = bed.finished(name, SOON).await;
+    assert_eq!((state.succeeded, state.failed), (1, 1), "{name}");
+}
+
+/// What has counted while it ended counts no second time, and the next pod is waited for.
+async fn a_job_that_hurried_begins_to_wait(bed: &Bed, name: &str, mode: &str) {
+    let script = format!("hang on-term=1 after={ENDS_AFTER_S}s times=2; succeed");
+    bed.create(job_of_a_slow_pod(name, mode, "TerminatingOrFailed", 1).script(&script)).await;
+    delete_its_pod(bed, name).await;
+    let hurried = |state: &JobState| state.failed == 1 && state.ready == Some(1);
+    bed.reaches(name, SOON, hurried).await;
+    set_policy(bed, name, "Failed").await;
+    let pods = bed.pods(name).await;
+    let second = pods.iter().find(|pod| pod.metadata.deletion_timestamp.is_none());
+    let second = second.and_then(|pod| pod.metadata.name.as_deref()).expect("the second pod");
+    bed.delete_pod(second).await;
+    let see = |pods: &[Pod]| {
+        let first = pods.iter().filter(|pod| pod.metadata.name.as_deref() != Some(second));
+        let later = first.filter(|pod| pod.metadata.deletion_timestamp.is_none()).count();
+        let ending = pods.iter().find(|pod| pod.metadata.name.as_deref() == Some(second));
+        let ends = ending.is_some_and(is_terminating);
+        assert!(later == 0 || !ends, "{name}: a replacement alongside its predecessor");
+        later
+    };
+    bed.pods_reach(name, see, |later| *later == 1).await;
+    let state = bed.finished(name, SOON).await;
+    assert_eq!((state.succeeded, state.failed), (1, 2), "{name}");
+}
+
+/// (KEP-3939, disabled and enabled again)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_that_changes_while_a_pod_ends_holds_from_then_on() {
+    let bed = bed(&[NO_BACKOFF]).await;
+    tokio::join!(
+        a_job_that_waits_for_an_end_stops_waiting(&bed, "to-hurry", "NonIndexed"),
+        a_job_that_waits_for_an_end_stops_waiting(&bed, "to-hurry-indexed", "Indexed"),
+        a_job_that_hurried_begins_to_wait(&bed, "to-wait", "NonIndexed"),
+        a_job_that_hurried_begins_to_wait(&bed, "to-wait-indexed", "Indexed"),
     );
     bed.stop().await;
 }
