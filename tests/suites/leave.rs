@@ -1,6 +1,6 @@
-//! Tests that a cluster can leave this project with 50 Jobs in the middle of everything: Jobs that
-//! name our controller by `kubectl epilogue leave`, all others by kube-controller-manager, which
-//! takes them over. Each pod that ends counts once.
+//! Tests that a cluster can come to this project and leave it with 50 Jobs in the middle of
+//! everything: Jobs that name our controller leave by `kubectl epilogue leave`, all others come from
+//! kube-controller-manager and go back to it. Each pod that ends counts once.
 
 mod jobs;
 mod ledger;
@@ -87,10 +87,16 @@ async fn finalizers_are_handed_back(stage: &mut Stage) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_jobs_go_on_under_kube_controller_manager() {
+async fn fifty_jobs_of_kube_controller_manager_go_on_under_ours_and_back() {
     let flags = ["--manage-all-jobs", "--default-job-pod-failure-backoff=500ms"];
-    let mut stage = Stage::start(&flags).await;
+    let mut stage = Stage::set().await;
+    stage.start_job_controller();
     each(async |kind, number| stage.create(kind.job(number, kind.brisk)).await).await;
+    stage.some_pods_ended(OF_EACH).await;
+    stage.kill_job_controller().await;
+    let open = stage.count(|job| job.active > 0 && !job.is_finished()).await;
+    assert!(open > 2 * OF_EACH, "only {open} Jobs are in progress");
+    stage.start_controller(&flags).await;
     stage.some_pods_ended(OF_EACH * KINDS.len()).await;
     let is_disturbed = |kind: &Kind| matches!(kind.name, "terminating" | "deleted");
     stage

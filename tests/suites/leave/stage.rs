@@ -36,6 +36,13 @@ pub(crate) struct Stage {
 impl Stage {
     /// Starts everything, our controller with these arguments.
     pub(crate) async fn start(arguments: &[&str]) -> Self {
+        let mut stage = Self::set().await;
+        stage.start_controller(arguments).await;
+        stage
+    }
+
+    /// Starts everything but a controller of Jobs.
+    pub(crate) async fn set() -> Self {
         let options = Options::unique("leave").controller_manager(QUIET_CONTROLLERS);
         let control_plane = ControlPlane::start(options).await.expect("a control plane");
         let cluster = control_plane.cluster();
@@ -43,15 +50,19 @@ impl Stage {
         let namespace = Namespace::create(cluster).await.expect("a namespace");
         let jobs: Api<Job> = Api::namespaced(client.clone(), namespace.name());
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace.name());
-        let setup = Setup::debug(control_plane.dir()).namespace(namespace.name());
-        let setup = setup.argument("--check-plans");
-        let setup = arguments.iter().fold(setup, |setup, it| setup.argument(it));
-        let controller = Controller::start(cluster, &setup).await.expect("our controller");
         let options = nodes::Options { heartbeat: None, ..nodes::Options::default() };
         let nodes = SimulatedNodes::start(client, options).await.expect("nodes");
         let ledger = Ledger::of(pods.clone());
-        let controller = Some(controller);
-        Self { control_plane, controller, nodes, namespace, jobs, pods, ledger }
+        Self { control_plane, controller: None, nodes, namespace, jobs, pods, ledger }
+    }
+
+    /// Starts our controller with these arguments.
+    pub(crate) async fn start_controller(&mut self, arguments: &[&str]) {
+        let setup = Setup::debug(self.control_plane.dir()).namespace(self.namespace.name());
+        let setup = setup.argument("--check-plans");
+        let setup = arguments.iter().fold(setup, |setup, it| setup.argument(it));
+        let controller = Controller::start(self.control_plane.cluster(), &setup).await;
+        self.controller = Some(controller.expect("our controller"));
     }
 
     pub(crate) async fn stop(self) {
@@ -71,6 +82,12 @@ impl Stage {
     /// Starts the Job controller of kube-controller-manager.
     pub(crate) fn start_job_controller(&mut self) {
         self.control_plane.start_controllers("job-controller").expect("it starts");
+    }
+
+    /// Kills kube-controller-manager, and starts it again without its Job controller.
+    pub(crate) async fn kill_job_controller(&mut self) {
+        self.control_plane.kill_controllers().await;
+        self.control_plane.start_controllers(QUIET_CONTROLLERS).expect("it starts");
     }
 
     pub(crate) async fn create(&self, job: JobBuilder) {
