@@ -2,7 +2,7 @@
 //! faults, for the state and the plans that ship. Proves that the verdicts can fail.
 
 use ::simulation::small_scopes::{
-    self, ENDINGS, Ending, Faults, JobKind, LEADERS, LOSSES, Limits, ONE, POLICIES, Report,
+    self, ENDINGS, Ending, Faults, JobKind, LEADERS, LOSSES, Limits, ONE, POLICIES, RARE, Report,
     Sabotage, Scope, TURNS, TWO, agent,
 };
 
@@ -37,6 +37,11 @@ fn two_leaders_count_each_pod_once_and_the_job_ends() {
 #[test]
 fn crashes_and_lost_replies_lose_no_pod_and_the_job_ends() {
     assert_hold(LOSSES);
+}
+
+#[test]
+fn rare_two_leaders_and_losses_hold_in_large_scopes() {
+    assert_hold(RARE);
 }
 
 #[test]

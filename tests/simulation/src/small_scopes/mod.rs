@@ -22,7 +22,7 @@ pub use explorer::{Report, Violation};
 pub use kubelet::Ending;
 pub use sabotage::Sabotage;
 pub use scope::{Faults, JobKind, Limits, Scope};
-pub use scopes::{ENDINGS, LARGE, LEADERS, LOSSES, ONE, POLICIES, TURNS, TWO, small};
+pub use scopes::{ENDINGS, LARGE, LEADERS, LOSSES, ONE, POLICIES, RARE, TURNS, TWO, small};
 
 /// Explores a scope.
 pub fn explore(scope: &Scope, limits: Limits) -> Report {
