@@ -76,6 +76,11 @@ impl Controller {
     /// Installs the rights and starts the controller with them. Does not wait until it is ready.
     pub async fn start(cluster: &Cluster, setup: &Setup) -> Result<Self, LabError> {
         install::apply_rights(&cluster.admin_client().await?).await?;
+        Self::start_installed(cluster, setup).await
+    }
+
+    /// Starts it where its account and rights are installed already.
+    pub async fn start_installed(cluster: &Cluster, setup: &Setup) -> Result<Self, LabError> {
         std::fs::create_dir_all(&setup.dir).map_err(LabError::file("create", &setup.dir))?;
         let kubeconfig = setup.dir.join("controller.kubeconfig");
         cluster.write_service_account_kubeconfig(NAMESPACE, CONTROLLER, &kubeconfig).await?;

@@ -6,6 +6,7 @@ use anyhow::{Context as _, bail, ensure};
 use epilogue_deploy::{chart, version};
 use lab::docs::{broken_links, reference, rules};
 use lab::matrix::{self, Nightly, nightly};
+use lab::node_table::{self, page};
 use lab::paths::{LabDir, workspace_root};
 use tokio::process::Command;
 
@@ -45,6 +46,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     pages_of_rules(arguments.check)?;
     chart_values(arguments.check)?;
     matrix_page(arguments.check)?;
+    ends_of_nodes(arguments.check)?;
     versions(arguments.check)?;
     let broken = broken_links()?;
     if !broken.is_empty() {
@@ -113,6 +115,22 @@ fn matrix_page(check: bool) -> anyhow::Result<()> {
         ensure!(!check, "{} differs from its record: run `cargo lab docs`", path.display());
         record.write()?;
         println!("wrote {}", path.display());
+    }
+    Ok(())
+}
+
+/// Writes the tables of how nodes end from the record of their last runs.
+pub(crate) fn ends_of_nodes(check: bool) -> anyhow::Result<()> {
+    let record = node_table::Record::read()?;
+    for name in [page::PAGE, page::README] {
+        let path = workspace_root().join(name);
+        let old = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let new = page::rendered(name, &old, &record)?;
+        if old != new {
+            ensure!(!check, "{name} differs from tests/node/ends.json: run `cargo lab docs`");
+            std::fs::write(&path, new)?;
+            println!("wrote {name}");
+        }
     }
     Ok(())
 }

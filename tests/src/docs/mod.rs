@@ -7,6 +7,8 @@ pub mod rules;
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
+
 use crate::paths::workspace_root;
 
 /// Every page of the repository, relative to its root, with its text.
@@ -20,6 +22,16 @@ pub fn pages() -> std::io::Result<Vec<(String, String)>> {
         Ok((name, std::fs::read_to_string(&path)?))
     };
     found.into_iter().map(relative).collect()
+}
+
+/// The page at `path` with the section between the marks `generated: NAME` and `end: NAME` replaced.
+pub fn replaced(path: &str, page: &str, name: &str, body: &str) -> anyhow::Result<String> {
+    let (begin, end) = (format!("<!-- generated: {name} -->\n"), format!("<!-- end: {name} -->\n"));
+    let lacks = || format!("{path} lacks the line {}", begin.trim_end());
+    let (before, rest) = page.split_once(&begin).with_context(lacks)?;
+    let (_, after) =
+        rest.split_once(&end).with_context(|| format!("{path} lacks {}", end.trim_end()))?;
+    Ok(format!("{before}{begin}\n{body}\n{end}{after}"))
 }
 
 /// All broken links of all pages.

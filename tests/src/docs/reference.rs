@@ -8,6 +8,7 @@ use epilogue_deploy::rights::{AGENTS, CONTROLLERS};
 use tokio::process::Command;
 
 use super::metrics;
+use super::replaced;
 use crate::paths::{program, workspace_root};
 
 /// The page with these sections.
@@ -52,19 +53,9 @@ pub async fn rendered(page: &str, events: &[(&str, &str)]) -> anyhow::Result<Str
         ("metrics", all_metrics()?),
         ("rights", rights()),
     ] {
-        page = replaced(&page, name, &body)?;
+        page = replaced(PAGE, &page, name, &body)?;
     }
     Ok(page)
-}
-
-/// The page with one section replaced.
-fn replaced(page: &str, name: &str, body: &str) -> anyhow::Result<String> {
-    let (begin, end) = (format!("<!-- generated: {name} -->\n"), format!("<!-- end: {name} -->\n"));
-    let lacks = || format!("{PAGE} lacks the line {}", begin.trim_end());
-    let (before, rest) = page.split_once(&begin).with_context(lacks)?;
-    let (_, after) =
-        rest.split_once(&end).with_context(|| format!("{PAGE} lacks {}", end.trim_end()))?;
-    Ok(format!("{before}{begin}\n{body}\n{end}{after}"))
 }
 
 async fn help(name: &str, sub_commands: &[&str]) -> anyhow::Result<String> {

@@ -3,10 +3,13 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::vm::agent::Install;
 
 /// A way to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Scenario {
     /// `systemctl poweroff`.
     Poweroff,
@@ -33,11 +36,13 @@ pub enum Scenario {
     PowerCut,
     /// The power is cut in the middle of a shutdown, and comes back.
     PowerCutDuring,
+    /// The power is cut without warning, and stays away.
+    PowerLost,
 }
 
 impl Scenario {
     /// All scenarios, in the order of the table.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Poweroff,
         Self::Reboot,
         Self::Forgotten,
@@ -50,7 +55,13 @@ impl Scenario {
         Self::Unannounced,
         Self::PowerCut,
         Self::PowerCutDuring,
+        Self::PowerLost,
     ];
+
+    /// Whether the machine stays off.
+    pub fn leaves_off(self) -> bool {
+        matches!(self, Self::Poweroff | Self::KubeletStopped | Self::PowerLost)
+    }
 
     /// As on the command line.
     pub fn name(self) -> &'static str {
@@ -67,6 +78,7 @@ impl Scenario {
             Self::Unannounced => "unannounced",
             Self::PowerCut => "power-cut",
             Self::PowerCutDuring => "power-cut-during",
+            Self::PowerLost => "power-lost",
         }
     }
 }
@@ -119,7 +131,21 @@ impl Kubelet {
     }
 }
 
-/// One column of the table.
+/// Seconds of the kubelet for regular pods, and then for critical ones. The stubborn pod takes all
+/// of the first. Nothing waits for the rest of the second period once all pods are reported. A
+/// machine emulated alongside other work needs this long for nine reports.
+pub(super) const REGULAR_SECONDS: u32 = 20;
+pub(super) const CRITICAL_SECONDS: u32 = 65;
+
+/// The agent's flags in the stories of the tests: the same periods as the kubelet, and termination
+/// of bare pods, too, so that each kind of pod ends.
+pub const STORY_FLAGS: [&str; 3] = [
+    "--shutdown-grace-period=85s",
+    "--shutdown-grace-period-critical-pods=65s",
+    "--bare-pods=deadline-lever",
+];
+
+/// One cell of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// How the node ends.
@@ -130,15 +156,28 @@ pub struct Case {
     pub graceful: bool,
     /// How the agent is installed, if it is.
     pub agent: Option<Install>,
+    /// The agent's flags besides its mode; without any it runs with its defaults.
+    pub flags: &'static [&'static str],
     /// Who runs the Jobs.
     pub jobs: JobController,
 }
 
 impl Case {
-    /// A node whose kubelet is installed as usual, with its graceful shutdown off or on, and with
-    /// the Jobs of our controller.
+    /// A story of the tests: a node whose kubelet is installed as usual, with its graceful shutdown
+    /// off or on, and with the Jobs of our controller. A release keeps its defaults.
     pub fn of(scenario: Scenario, graceful: bool, agent: Option<Install>) -> Self {
-        Self { scenario, kubelet: Kubelet::Usual, graceful, agent, jobs: JobController::Ours }
+        let flags: &[&str] = match agent {
+            Some(Install::Host | Install::DaemonSet) => &STORY_FLAGS,
+            Some(Install::Chart) | None => &[],
+        };
+        let (kubelet, jobs) = (Kubelet::Usual, JobController::Ours);
+        Self { scenario, kubelet, graceful, agent, flags, jobs }
+    }
+
+    /// Whether one machine can play both, one after the other.
+    pub fn shares_machine(&self, other: &Self) -> bool {
+        let of = |case: &Self| (case.kubelet, case.graceful, case.agent, case.flags, case.jobs);
+        of(self) == of(other)
     }
 }
 
@@ -160,6 +199,7 @@ impl fmt::Display for Case {
         write!(
             formatter,
             "{scenario}{wrapped}, kubelet's graceful shutdown {graceful}, {agent}, Jobs by {jobs}"
-        )
+        )?;
+        self.flags.iter().try_for_each(|flag| write!(formatter, " {flag}"))
     }
 }

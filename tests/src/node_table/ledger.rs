@@ -11,8 +11,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::watcher::{Config, Event};
 use kube::runtime::{WatchStreamExt as _, watcher};
+use serde::{Deserialize, Serialize};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::record::is_default;
 use crate::bed::has_finalizer;
 
 /// Follows the Jobs and pods of a namespace until it is dropped.
@@ -22,30 +24,41 @@ pub(super) struct Ledger {
 }
 
 /// What a Job did, and what of it is wrong.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct JobRow {
     /// `status.active`.
+    #[serde(skip_serializing_if = "is_default")]
     pub active: i32,
     /// `status.succeeded`.
+    #[serde(skip_serializing_if = "is_default")]
     pub succeeded: i32,
     /// `status.failed`.
+    #[serde(skip_serializing_if = "is_default")]
     pub failed: i32,
     /// Pods that failed by a disruption that the Job's policy ignores.
+    #[serde(skip_serializing_if = "is_default")]
     pub ignored: usize,
     /// `Complete` or `Failed`, once it is True.
+    #[serde(skip_serializing_if = "is_default")]
     pub condition: String,
     /// Phase and node of the last pod, if it is a replacement.
+    #[serde(skip_serializing_if = "is_default")]
     pub replacement: Option<String>,
     /// When each replacement was created.
+    #[serde(skip_serializing_if = "is_default")]
     pub replaced: Vec<Replaced>,
     /// Replacements that the Job's podReplacementPolicy does not allow yet.
+    #[serde(skip_serializing_if = "is_default")]
     pub early: Vec<String>,
     /// How status, finalizers and pods disagree.
+    #[serde(skip_serializing_if = "is_default")]
     pub wrong: Vec<String>,
 }
 
 /// When a replacement was created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Replaced {
     /// Before the last pod was terminal.
     Before,

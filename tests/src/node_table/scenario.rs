@@ -7,13 +7,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use jiff::Timestamp;
 
-use super::case::{Case, Scenario};
+use super::case::{CRITICAL_SECONDS, Case, REGULAR_SECONDS, Scenario};
 use super::ledger::JobRow;
 use super::outcome::Outcome;
 use super::pods::ROLES;
 use super::stage::Stage;
 use crate::stopwatch::Stopwatch;
-use crate::vm::agent::Install;
 use crate::vm::{Kit, KubeletConfig, Seen};
 use crate::{observe_costly_until, observe_until};
 
@@ -26,33 +25,13 @@ const RUN_BEFORE_CUT: Duration = Duration::from_secs(12);
 /// Time for the effects of a reboot or a lost node on the pods; then the table is taken. A pod that
 /// its kubelet leaves without a sandbox has its end from the agent after a minute.
 const SETTLED_WITHIN: Duration = Duration::from_secs(160);
-
-/// Seconds of the kubelet and the agent for regular pods, and then for critical ones. The stubborn
-/// pod takes all of the first. Nothing waits for the rest of the second period once all pods are
-/// reported. A machine emulated alongside other work needs this long for nine reports.
-const REGULAR_SECONDS: u32 = 20;
-const CRITICAL_SECONDS: u32 = 65;
-
-/// The agent's flags: the same periods as the kubelet, and termination of bare pods, too.
-pub const AGENT_FLAGS: [&str; 3] = [
-    "--shutdown-grace-period=85s",
-    "--shutdown-grace-period-critical-pods=65s",
-    "--bare-pods=deadline-lever",
-];
-
-/// A release runs with the flags that the chart's defaults give.
-fn flags(agent: Install) -> &'static [&'static str] {
-    match agent {
-        Install::Host | Install::DaemonSet => &AGENT_FLAGS,
-        Install::Chart => &[],
-    }
-}
+/// The same on a machine that goes on without an agent: its kubelet leaves such a pod for ever.
+const LEFT_ALONE_WITHIN: Duration = Duration::from_mins(1);
 
 /// Plays a case from its machine's start to the final state, including the node's loss. If the
 /// machine stays off, the second outcome is that after its node was removed from the API.
 pub async fn play(kit: &Kit, case: Case) -> anyhow::Result<(Outcome, Option<Outcome>)> {
-    let mut table = Table::set(kit, case).await?;
-    table.waits_for_lost_node = true;
+    let mut table = Table::set(kit, case).await?.waiting_for_lost_node();
     let outcome = table.play(case.scenario).await?;
     let removed = if table.is_off() { Some(table.remove_node().await?) } else { None };
     table.strike().await?;
@@ -84,7 +63,7 @@ impl Table {
             let all = REGULAR_SECONDS + CRITICAL_SECONDS;
             kubelet = kubelet.graceful_shutdown(all, CRITICAL_SECONDS);
         }
-        let install = case.agent.map(|agent| (agent, flags(agent)));
+        let install = case.agent.map(|agent| (agent, case.flags));
         let commands = case.kubelet.commands();
         let stage = Stage::set(kit, &kubelet, install, commands, case.jobs).await?;
         Ok(Self {
@@ -94,6 +73,14 @@ impl Table {
             ended: Ended::Stayed,
             waits_for_lost_node: false,
         })
+    }
+
+    /// If a story leaves live pods on a machine that is off, it ends only when the API has lost their
+    /// node.
+    #[must_use]
+    pub fn waiting_for_lost_node(mut self) -> Self {
+        self.waits_for_lost_node = true;
+        self
     }
 
     /// Plays one scenario with pods of its own. The machine must not be off.
@@ -111,7 +98,9 @@ impl Table {
         stage.off_at = (ended == Ended::Off).then(Timestamp::now);
         stage.scene.took.lap("end");
         let waits_for_loss = self.waits_for_lost_node;
-        stage.settle(ended, waits_for_loss, SETTLED_WITHIN).await?;
+        let goes_on_alone = ended != Ended::Off && case.agent.is_none();
+        let within = if goes_on_alone { LEFT_ALONE_WITHIN } else { SETTLED_WITHIN };
+        stage.settle(ended, waits_for_loss, within).await?;
         stage.scene.took.lap("settled");
         let outcome = Outcome::of(stage).await?;
         stage.check_controller().await?;
@@ -137,7 +126,7 @@ impl Table {
     }
 
     /// Removes the chart's release, as a user does; returns what Helm prints.
-    pub async fn uninstall(&self) -> anyhow::Result<String> {
+    pub async fn uninstall(&mut self) -> anyhow::Result<String> {
         self.stage.uninstall().await
     }
 
@@ -228,6 +217,11 @@ async fn end(stage: &mut Stage, case: Case) -> anyhow::Result<Ended> {
             }
             stage.scene.node.machine().reset().await?;
             stage.again(&before).await
+        }
+        Scenario::PowerLost => {
+            tokio::time::sleep(RUN_BEFORE_CUT).await;
+            stage.scene.node.machine_mut().cut().await;
+            Ok(Ended::Off)
         }
         Scenario::Forgotten => {
             stage.hold_shutdown().await?;

@@ -11,16 +11,15 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{self, Pod};
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use serde_json::json;
+use kube::api::{DeleteParams, ListParams, PostParams};
 
 use super::case::JobController;
 use super::ledger::{JobRow, Ledger};
 use super::pods::{self, NEVER_RUN, ROLES};
 use crate::control_plane::flags::ALL_CONTROLLERS;
 use crate::controller::{Controller, Setup, never_logged};
-use crate::nodes::{self, Bind, SIMULATED_LABEL, SimulatedNodes};
-use crate::vm::agent::{self, Install, PLACED_LABEL};
+use crate::nodes::{self, Bind, SimulatedNodes};
+use crate::vm::agent::{self, Install};
 use crate::vm::release;
 use crate::vm::scene::NAMESPACE;
 use crate::vm::{Kit, KubeletConfig, Scene, Seen, Setting};
@@ -74,15 +73,18 @@ impl Stage {
         let setting = Setting { options, node: NODE, kubelet, agent, commands };
         let scene = Scene::set(kit, setting).await?;
         let is_released = install.is_some_and(|(install, _)| install == Install::Chart);
+        let (cluster, dir) = (scene.control_plane.cluster(), scene.control_plane.dir());
+        let setup = Setup::debug(&dir.join("controller"));
         let controller = match jobs_by {
             JobController::Upstream => None,
-            JobController::Ours if is_released => None,
+            JobController::Ours if is_released => {
+                Some(Controller::start_installed(cluster, &release::replica(setup)).await?)
+            }
             JobController::Ours => {
-                let setup = Setup::debug(&scene.control_plane.dir().join("controller"))
-                    .argument("--check-plans");
+                let setup = setup.argument("--check-plans");
                 // Only matters once the node is removed.
                 let setup = setup.argument("--pod-gc-quarantine=1s");
-                Some(Controller::start(scene.control_plane.cluster(), &setup).await?)
+                Some(Controller::start(cluster, &setup).await?)
             }
         };
         Ok(Self {
@@ -122,28 +124,11 @@ impl Stage {
             // For the DaemonSet's pod.
             default_script: "hang".to_owned(),
             heartbeat: Some(HEARTBEAT),
+            // Our own programs would not run there.
+            reserved: self.is_released,
             ..nodes::Options::default()
         };
         self.elsewhere = Some(SimulatedNodes::start(self.scene.client.clone(), options).await?);
-        if self.is_released {
-            self.reserve_elsewhere().await?;
-        }
-        Ok(())
-    }
-
-    /// Keeps our own programs off the simulated node, where they would not run.
-    async fn reserve_elsewhere(&self) -> anyhow::Result<()> {
-        let nodes: Api<v1::Node> = Api::all(self.scene.client.clone());
-        let simulated = ListParams::default().labels(SIMULATED_LABEL);
-        let reserved = json!({
-            "metadata": {"labels": {PLACED_LABEL: "none"}},
-            "spec": {"taints": [{"key": SIMULATED_LABEL, "effect": "NoSchedule"}]},
-        });
-        for node in nodes.list(&simulated).await.context("list the simulated node")?.items {
-            let name = node.metadata.name.unwrap_or_default();
-            let patch = Patch::Merge(&reserved);
-            nodes.patch(&name, &PatchParams::default(), &patch).await.context("taint a node")?;
-        }
         Ok(())
     }
 
@@ -237,23 +222,25 @@ impl Stage {
 
     /// Fails if our controller has ended, was refused a right, or made a plan that does not hold.
     pub(super) async fn check_controller(&mut self) -> anyhow::Result<()> {
-        let line = match &mut self.controller {
-            Some(controller) => {
-                controller.check()?;
-                controller.never_logged()
-            }
-            None if self.is_released => {
-                let logs = release::controller_logs(&self.scene.node).await?;
-                never_logged(&logs).map(str::to_owned)
-            }
-            None => None,
-        };
+        let mut line = None;
+        if let Some(controller) = &mut self.controller {
+            controller.check()?;
+            line = controller.never_logged();
+        }
+        if self.is_released && self.off_at.is_none() {
+            let logs = release::controller_logs(&self.scene.node).await?;
+            line = line.or(never_logged(&logs).map(str::to_owned));
+        }
         ensure!(line.is_none(), "our controller logged: {}", line.unwrap_or_default());
         Ok(())
     }
 
     /// Removes the chart's release, as a user does; returns what Helm prints.
-    pub(super) async fn uninstall(&self) -> anyhow::Result<String> {
+    pub(super) async fn uninstall(&mut self) -> anyhow::Result<String> {
+        // The replica elsewhere is not Helm's.
+        if let Some(replica) = self.controller.take() {
+            replica.stop().await;
+        }
         let cluster = self.scene.control_plane.cluster();
         Ok(release::uninstall(&self.scene.node, cluster).await?)
     }

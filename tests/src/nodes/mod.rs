@@ -67,6 +67,8 @@ pub struct Options {
     pub restart_backoff: Duration,
     /// Keep what is known of ended pods, so that kubelets that start again can report it.
     pub remembers: bool,
+    /// Keep agents and pods without a toleration off the nodes.
+    pub reserved: bool,
     /// The longest grace of a pod when its node shuts down.
     pub shutdown_grace: Duration,
     /// Maximum number of concurrent writes.
@@ -92,6 +94,7 @@ impl Default for Options {
             skip_running: false,
             restart_backoff: Duration::from_millis(100),
             remembers: false,
+            reserved: false,
             shutdown_grace: Duration::from_secs(30),
             writes_max: 64,
             heartbeat: Some(Duration::from_secs(10)),
@@ -139,7 +142,8 @@ impl SimulatedNodes {
         let script = parse(&options.default_script)?;
         let names: Vec<String> =
             (0..options.nodes).map(|n| format!("{}-{n}", options.name_prefix)).collect();
-        objects::create(&client, &names, options.clock).await.map_err(NodesError::Objects)?;
+        let (reserved, clock) = (options.reserved, options.clock);
+        objects::create(&client, &names, reserved, clock).await.map_err(NodesError::Objects)?;
         let token = CancellationToken::new();
         let (silent, silent_seen) = watch::channel(HashSet::new());
         let (stats, stats_seen) = watch::channel(Stats::default());

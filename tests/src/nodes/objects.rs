@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::status::{host_address, seconds};
+use crate::vm::agent::PLACED_LABEL;
 
 /// The label of every simulated node.
 pub const SIMULATED_LABEL: &str = "lab.epilogue.dev/simulated";
@@ -27,11 +28,12 @@ const REQUESTS_MAX: usize = 16;
 pub(super) async fn create(
     client: &Client,
     names: &[String],
+    reserved: bool,
     clock: Clock,
 ) -> Result<(), kube::Error> {
     let nodes: Api<Node> = Api::all(client.clone());
     stream::iter(names.iter().enumerate())
-        .map(|(ordinal, name)| create_node(&nodes, (ordinal, name), clock))
+        .map(|(ordinal, name)| create_node(&nodes, (ordinal, name), reserved, clock))
         .buffer_unordered(REQUESTS_MAX)
         .try_collect()
         .await
@@ -151,10 +153,15 @@ async fn write_lease(leases: &Api<Lease>, name: &str, at: Timestamp) -> Result<(
 async fn create_node(
     nodes: &Api<Node>,
     (ordinal, name): (usize, &str),
+    reserved: bool,
     clock: Clock,
 ) -> Result<(), kube::Error> {
-    let node: Node = serde_json::from_value(node_object(ordinal, name, clock.now()))
-        .map_err(kube::Error::SerdeError)?;
+    let mut node = node_object(ordinal, name, clock.now());
+    if reserved {
+        // From the beginning: nothing would end an agent that was scheduled there before.
+        node["metadata"]["labels"][PLACED_LABEL] = json!("none");
+    }
+    let node: Node = serde_json::from_value(node).map_err(kube::Error::SerdeError)?;
     let created = nodes.create(&PostParams::default(), &node).await;
     let params = PatchParams::default();
     match created {
@@ -166,7 +173,8 @@ async fn create_node(
     }
     // Admission taints every new node as not ready. No node lifecycle controller may be there to
     // remove the taint, and a real scheduler would wait for it.
-    let untaint = json!({"spec": {"taints": null}});
+    let own = json!([{"key": SIMULATED_LABEL, "effect": "NoSchedule"}]);
+    let untaint = json!({"spec": {"taints": reserved.then_some(own)}});
     nodes.patch(name, &params, &Patch::Merge(untaint)).await.map(drop)
 }
 

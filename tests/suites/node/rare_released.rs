@@ -1,38 +1,17 @@
-//! Tests what a user installs: the static release build in its image, by the chart with its default
-//! values and `mode=enforce`. Agent and controller are pods of the real kubelet. It needs `--all`:
-//! the release build takes minutes.
+//! Tests rare stories of an installed release, and its end; needs `--all`.
 
-use lab::node_table::{Case, Install, Outcome, Scenario, Table};
+use lab::node_table::{Scenario, Table};
 
+use crate::released::case;
 use crate::shutdowns::{self, are_reported, no_mark_is_left};
 use crate::stage;
 use crate::world::kit;
 
-/// The agent's defaults leave bare pods to the machine.
-const OF_JOBS: [&str; 3] = ["job-obeys", "job-stubborn", "job-own"];
-
-fn case(scenario: Scenario) -> Case {
-    Case::of(scenario, false, Some(Install::Chart))
-}
-
-fn play(scenario: Scenario, judge: fn(&Outcome)) {
-    shutdowns::play(module_path!(), case(scenario), judge);
-}
-
 /// Both controllers and the agent are lost with the machine, and come back with it.
 #[test]
 fn power_cut_costs_no_job_a_failure() {
-    play(Scenario::PowerCut, |outcome| {
-        are_reported(outcome, &OF_JOBS);
-        no_mark_is_left(outcome);
-    });
-}
-
-/// Both controllers are on the node that reboots.
-#[test]
-fn reboot_reports_the_pods_of_jobs_and_leaves_no_mark() {
-    play(Scenario::Reboot, |outcome| {
-        are_reported(outcome, &OF_JOBS);
+    shutdowns::play(module_path!(), case(Scenario::PowerCut), |outcome| {
+        are_reported(outcome, &["job-obeys", "job-stubborn", "job-own"]);
         no_mark_is_left(outcome);
     });
 }
@@ -45,7 +24,7 @@ fn uninstalled_release_leaves_nothing_behind() {
             Some(table) => Ok(table),
             None => Table::set(&kit().await, case(Scenario::Reboot)).await,
         };
-        let table = table.unwrap_or_else(|error| panic!("{error:#}"));
+        let mut table = table.unwrap_or_else(|error| panic!("{error:#}"));
         let said = table.uninstall().await.unwrap_or_else(|error| panic!("{error:#}"));
         let search = "systemd-inhibit --list --no-legend | grep -i epilogue; \
                       find /etc /run /opt /usr/local /var/lib -xdev -iname '*epilogue*' \
