@@ -200,6 +200,11 @@ fn failures_that_were_disruptions_are_found_by_their_evidence() {
             vec![because(signal.clone(), "Evicted", low)],
             found("node-pressure seen would-have-acted estimated"),
         ),
+        // The kubelet made room for a critical pod.
+        (
+            vec![because(signal.clone(), "Preempting", "")],
+            found("preemption seen no-help estimated"),
+        ),
         (vec![lost.clone()], found(guessed)),
         (vec![failed("p", 137, "ContainerStatusUnknown", 700)], found(guessed)),
         (vec![lost.clone(), of_node("Rebooted", 710)], found(reboot)),
