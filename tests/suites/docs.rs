@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use epilogue_common::finding_code::FindingCode;
 use lab::docs::reference::{PAGE, rendered};
 use lab::docs::rules;
+use lab::kubernetes::Version;
+use lab::node_table::{Cell, Column, Record, page};
 use lab::paths::workspace_root;
 
 #[tokio::test]
@@ -16,6 +18,46 @@ async fn operations_md_is_made_of_the_code() {
     let first = lines.find(|(is, ought)| is != ought);
     assert_eq!(first, None, "run `cargo lab docs`");
     assert_eq!(page.len(), current.len(), "run `cargo lab docs`");
+}
+
+#[test]
+fn tables_of_how_nodes_end_are_those_of_the_record() {
+    let record = Record::read().expect("the record");
+    for name in [page::PAGE, page::README] {
+        let text = std::fs::read_to_string(workspace_root().join(name)).expect("the page");
+        let current = page::rendered(name, &text, &record).expect("its tables");
+        let mut lines = text.lines().zip(current.lines());
+        let first = lines.find(|(is, ought)| is != ought);
+        assert_eq!(first, None, "{name}: run `cargo lab docs`");
+        assert_eq!(text.len(), current.len(), "{name}: run `cargo lab docs`");
+    }
+}
+
+/// What the tables promise: with Epilogue no Job fails by the end of its node, and each counts what
+/// its pods say.
+#[test]
+fn each_cell_of_how_nodes_end_was_played_on_this_kubelet_and_shows_what_is_promised() {
+    let record = Record::read().expect("the record");
+    let shown = page::shown(&record);
+    for (scenario, graceful) in page::ROWS_OF_README {
+        let is_shown = |cell: &Cell| (cell.scenario, cell.graceful) == (scenario, graceful);
+        assert_eq!(shown.iter().filter(|cell| is_shown(cell)).count(), 3, "{scenario:?}");
+    }
+    for cell in shown {
+        let entry = record.of(&cell).expect("what is shown is recorded");
+        assert_eq!(entry.versions.kubernetes, Version::NODE.to_string(), "{cell:?}");
+        if cell.column == Column::Today {
+            continue;
+        }
+        for end in std::iter::once(&entry.end).chain(&entry.removed) {
+            let jobs = end.pods.iter().filter_map(|(role, pod)| Some((role, pod.job.as_ref()?)));
+            for (role, job) in jobs {
+                assert_ne!(job.condition, "Failed", "{cell:?}: {role}");
+                let wrong: Vec<_> = job.early.iter().chain(&job.wrong).collect();
+                assert!(wrong.is_empty(), "{cell:?}: {role}: {wrong:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use super::case::Scenario;
 use super::cell::{BARE_PODS, BROKEN, Cell, Column, PLANNED, Row, UNPLANNED, WITH_BARE_PODS};
 use super::ledger::{JobRow, Replaced};
 use super::record::{End, Entry, PodEnd, Record};
@@ -43,14 +44,23 @@ fn sections(record: &Record) -> [(&'static str, String); 5] {
 const MEMORY: &str = "| 5 | memory runs short (30 runs each, Kubernetes 1.36.3) \
     | wrong pods evicted in 18 runs | in none, with `--pressure=enforce` |";
 
-/// The rows of [`README`].
+/// How the node ends in the other rows of [`README`], and whether graceful shutdown is on.
+pub const ROWS_OF_README: [(Scenario, bool); 4] = [
+    (PLANNED[0].scenario, PLANNED[0].graceful),
+    (PLANNED[1].scenario, PLANNED[1].graceful),
+    (PLANNED[2].scenario, PLANNED[2].graceful),
+    (UNPLANNED[0].scenario, UNPLANNED[0].graceful),
+];
+
 fn readme(record: &Record) -> String {
-    let rows = [
-        (PLANNED[0], "power-off"),
-        (PLANNED[1], "the same, kubelet's own grace on"),
-        (PLANNED[2], "reboot"),
-        (UNPLANNED[0], "power cut, and the power comes back"),
+    let words = [
+        "power-off",
+        "the same, kubelet's own grace on",
+        "reboot",
+        "power cut, and the power comes back",
     ];
+    let rows = ROWS_OF_README.map(|(scenario, graceful)| Row { scenario, graceful, words: "" });
+    let rows = rows.into_iter().zip(words);
     let mut text = "| | what happens | today | with Epilogue |\n|---|---|---|---|\n".to_owned();
     for (number, (row, words)) in (1..).zip(rows) {
         let short = |column| match record.of(&row.cell(column)) {
@@ -85,11 +95,31 @@ fn played_on(record: &Record) -> String {
     )
 }
 
+/// A row is shown once each of its cells is recorded.
+fn is_shown(record: &Record, row: &Row) -> bool {
+    let mut columns = Cell::COLUMNS.into_iter().filter(|column| row.has(*column));
+    columns.all(|column| record.of(&row.cell(column)).is_some())
+}
+
+/// The cells that the pages show.
+pub fn shown(record: &Record) -> Vec<Cell> {
+    let rows = PLANNED.iter().chain(&BROKEN).chain(&UNPLANNED);
+    let rows = rows.filter(|row| is_shown(record, row));
+    let cells = rows.flat_map(|row| {
+        Cell::COLUMNS.into_iter().filter(|column| row.has(*column)).map(|column| row.cell(column))
+    });
+    let bare = WITH_BARE_PODS.map(|row| row.cell(Column::BarePods));
+    cells.chain(bare.into_iter().filter(|cell| record.of(cell).is_some())).collect()
+}
+
 fn table(record: &Record, rows: &[Row]) -> String {
+    if !rows.iter().any(|row| is_shown(record, row)) {
+        return "Not played yet on these versions.".to_owned();
+    }
     let mut text = "| how the node ends | graceful | without Epilogue | with the agent \
                     | with agent and controller |\n|---|---|---|---|---|\n"
         .to_owned();
-    for row in rows {
+    for row in rows.iter().filter(|row| is_shown(record, row)) {
         let graceful = if row.graceful { "on" } else { "off" };
         let none = || "–".to_owned();
         let of = |column| cell(record, row.cell(column));
@@ -100,10 +130,17 @@ fn table(record: &Record, rows: &[Row]) -> String {
 }
 
 fn bare_pods(record: &Record) -> String {
+    let rows: Vec<Row> = WITH_BARE_PODS
+        .into_iter()
+        .filter(|row| record.of(&row.cell(Column::BarePods)).is_some())
+        .collect();
+    if rows.is_empty() {
+        return "Not played yet on these versions.".to_owned();
+    }
     let flags = BARE_PODS.join(" ");
     let mut text =
         format!("| how the node ends | graceful | with the agent, `{flags}` |\n|---|---|---|\n");
-    for row in WITH_BARE_PODS {
+    for row in rows {
         let cell = cell(record, row.cell(Column::BarePods));
         let _ = writeln!(text, "| {} | off | {cell} |", row.words);
     }

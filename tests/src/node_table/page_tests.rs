@@ -1,5 +1,5 @@
 use super::*;
-use crate::node_table::{Scenario, Versions};
+use crate::node_table::Versions;
 
 fn job(condition: &str) -> JobRow {
     JobRow { condition: condition.to_owned(), ..JobRow::default() }
@@ -109,4 +109,16 @@ fn a_run_takes_the_place_of_the_last_one_of_its_cell() {
         "Played from 2026-01-02 to 2026-02-03: Kubernetes 1.2.3, systemd 252, containerd 1.6, \
          Linux 6.1."
     );
+}
+
+#[test]
+fn a_row_is_shown_once_each_of_its_cells_is_recorded() {
+    let mut runs = record(Scenario::Reboot, Column::Today, end("True", &[]), None);
+    let [entry] = runs.entries() else { panic!("{runs:?}") };
+    let of = |column| Entry { cell: PLANNED[2].cell(column), ..entry.clone() };
+    let (agent, release) = (of(Column::Agent), of(Column::Release));
+    runs.put(agent);
+    assert_eq!((shown(&runs).len(), table(&runs, &PLANNED).contains("reboot")), (0, false));
+    runs.put(release);
+    assert_eq!((shown(&runs).len(), table(&runs, &PLANNED).contains("reboot")), (3, true));
 }
