@@ -7,6 +7,7 @@ mod ports;
 mod ready;
 
 pub use outage::Part;
+pub(crate) use ports::Reserved;
 pub(crate) use ready::default_service_account;
 
 use std::path::Path;
@@ -26,7 +27,6 @@ use crate::process::{Process, ProcessRecord, Program};
 use crate::run_dir::{self, Phase, RunDir, State};
 
 use flags::{Apart, Layout};
-use ports::Reserved;
 
 /// Time for a program to exit by itself before it is killed.
 const STOP_GRACE: Duration = Duration::from_secs(10);

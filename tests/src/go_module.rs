@@ -16,6 +16,40 @@ pub async fn program(module: &str, package: &str) -> Result<PathBuf, LabError> {
 
 /// The same for one of several programs of a module, by a name of its own.
 pub async fn program_as(module: &str, package: &str, name: &str) -> Result<PathBuf, LabError> {
+    build(&["build"], module, package, name).await
+}
+
+/// The tests of a package that the module `tests/MODULE` depends on, as the program `NAME`.
+pub async fn tests(module: &str, package: &str, name: &str) -> Result<PathBuf, LabError> {
+    build(&["test", "-c"], module, package, name).await
+}
+
+/// The directory of a module that `tests/MODULE` depends on, in Go's own cache.
+pub async fn directory(module: &str, dependency: &str) -> Result<PathBuf, LabError> {
+    // Go has unpacked all of a module once it has built a part of it.
+    let output = go()
+        .args(["list", "-m", "-f", "{{.Dir}}", dependency])
+        .current_dir(directory_of(module))
+        .output()
+        .await
+        .map_err(spawn_failed)?;
+    if !output.status.success() {
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+        return Err(LabError::Build(output.status));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().into())
+}
+
+fn directory_of(module: &str) -> PathBuf {
+    workspace_root().join("tests").join(module)
+}
+
+async fn build(
+    command: &[&str],
+    module: &str,
+    package: &str,
+    name: &str,
+) -> Result<PathBuf, LabError> {
     let bin = LabDir::of_workspace().bin();
     std::fs::create_dir_all(&bin).map_err(LabError::file("create", &bin))?;
     let lock_path = bin.join(format!("{name}.lock"));
@@ -23,12 +57,13 @@ pub async fn program_as(module: &str, package: &str, name: &str) -> Result<PathB
     lock.lock().map_err(LabError::file("lock", &lock_path))?;
     let program = bin.join(name);
     let output = go()
-        .args(["build", "-trimpath", "-ldflags", "-s -w"])
+        .args(command)
+        .args(["-trimpath", "-ldflags", "-s -w"])
         .args(COMPILER_FLAGS)
         .arg("-o")
         .arg(&program)
         .arg(package)
-        .current_dir(workspace_root().join("tests").join(module))
+        .current_dir(directory_of(module))
         .envs(GO_ENVIRONMENT)
         .output()
         .await

@@ -71,6 +71,13 @@ impl Authority {
         self.sign(params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
+    /// An identity for another server, by its name.
+    pub fn server(&self, name: &str) -> Result<Identity, LabError> {
+        let mut params = CertificateParams::new([name.to_owned()])?;
+        params.distinguished_name.push(DnType::CommonName, "webhooks");
+        self.sign(params, ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
     /// An identity for a client: the API takes `user` and `group` from the certificate's CN and O.
     pub fn client(&self, user: &str, group: Option<&str>) -> Result<Identity, LabError> {
         let mut params = CertificateParams::default();

@@ -12,6 +12,7 @@ mod jobs;
 mod kubelet;
 mod leave;
 mod model_api;
+mod neighbours;
 mod nodes;
 mod outages;
 mod permissions;

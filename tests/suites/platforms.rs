@@ -2,29 +2,19 @@
 //! its platform needs, and nothing else; its flags are flags of the agent.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::process::Stdio;
 
-use lab::go_module;
+use lab::kustomize;
 use lab::paths::{program, workspace_root};
 use serde_json::Value;
 use tokio::process::Command;
-use tokio::sync::OnceCell;
 
 const OVERLAYS: [&str; 6] = ["k3s", "k0s", "microk8s", "no-logind", "scraping", "opt-in"];
 
 /// The objects of a directory below `deploy/kustomize`.
 pub(crate) async fn rendered(directory: &str) -> Vec<Value> {
-    static PROGRAM: OnceCell<PathBuf> = OnceCell::const_new();
-    let kustomize = async || go_module::program("kustomize", ".").await.expect("the renderer");
-    let output = Command::new(PROGRAM.get_or_init(kustomize).await)
-        .arg(workspace_root().join("deploy/kustomize").join(directory))
-        .stdin(Stdio::null())
-        .output()
-        .await
-        .expect("it must run");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("objects")
+    let directory = workspace_root().join("deploy/kustomize").join(directory);
+    kustomize::render(&directory).await.expect("objects")
 }
 
 /// `Kind/namespace/name`.

@@ -4,7 +4,6 @@
 
 mod autoscalers;
 mod cron_job;
-mod job_set;
 mod karpenter;
 mod kueue;
 mod opt_in;
@@ -43,7 +42,7 @@ fn recipe(name: &str) -> Vec<Value> {
 }
 
 /// The only object of a manifest.
-fn only(name: &str) -> Value {
+pub(crate) fn only(name: &str) -> Value {
     let mut objects = recipe(name);
     assert_eq!(objects.len(), 1, "{name}");
     objects.remove(0)
@@ -56,7 +55,7 @@ fn job(name: &str) -> JobBuilder {
     object.into()
 }
 
-fn name(pod: &Pod) -> &str {
+pub(crate) fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().expect("a name")
 }
 
@@ -65,7 +64,7 @@ fn node(pod: &Pod) -> &str {
 }
 
 /// Evicts a pod through the API, as drains do.
-async fn evict(bed: &Bed, pod: &str) {
+pub(crate) async fn evict(bed: &Bed, pod: &str) {
     bed.api::<Pod>().evict(pod, &EvictParams::default()).await.expect("the pod is evicted");
 }
 

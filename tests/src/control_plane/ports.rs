@@ -11,11 +11,11 @@ const TRIES_MAX: usize = 200;
 
 /// A port that stays reserved until the listener is dropped, just before its server starts.
 #[derive(Debug)]
-pub(super) struct Reserved(TcpListener);
+pub(crate) struct Reserved(TcpListener);
 
 impl Reserved {
     /// Any free port.
-    pub(super) fn any() -> Result<Self, LabError> {
+    pub(crate) fn any() -> Result<Self, LabError> {
         (0..TRIES_MAX)
             .find_map(|_| {
                 let port = rand::random_range(RANGE);
@@ -25,7 +25,7 @@ impl Reserved {
     }
 
     /// Its number.
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.0.local_addr().expect("a bound listener must have an address").port()
     }
 }

@@ -42,7 +42,8 @@ impl Suite {
 
     /// Whether it runs kube-scheduler.
     pub(super) fn needs_scheduler(&self) -> bool {
-        self.package == LAB && matches!(self.name.as_deref(), Some("control_plane" | "disruptors"))
+        let suites = ["control_plane", "disruptors", "neighbours"];
+        self.package == LAB && self.name.as_deref().is_some_and(|name| suites.contains(&name))
     }
 
     /// Whether its tests use the API that `lab test` starts.
@@ -150,8 +151,9 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     (LAB, "worlds", "", CORE, Duration::from_mins(5)),
     (LAB, "house_rules", "", CORE, PURE_LIMIT),
     (LAB, "reference", "", CORE, Duration::from_mins(10)),
-    // On a cold machine they compile Karpenter's drain, kustomize or Helm.
+    // On a cold machine they compile Karpenter's drain, JobSet, kustomize or Helm.
     (LAB, "recipes", "recipes::karpenter", CORE, Duration::from_mins(15)),
+    (LAB, "neighbours", "", CORE, Duration::from_mins(30)),
     (LAB, "platforms", "", CORE, Duration::from_mins(6)),
     (LAB, "chart", "", CORE, Duration::from_mins(15)),
     // It builds the programs as they ship, and the tools of a release.
