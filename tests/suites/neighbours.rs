@@ -3,6 +3,7 @@
 
 mod job_set;
 mod job_set_e2e;
+mod kueue;
 mod ledger;
 
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};

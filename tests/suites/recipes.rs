@@ -5,7 +5,6 @@
 mod autoscalers;
 mod cron_job;
 mod karpenter;
-mod kueue;
 mod opt_in;
 mod spark;
 mod workflows;
@@ -49,7 +48,7 @@ pub(crate) fn only(name: &str) -> Value {
 }
 
 /// The Job of a manifest.
-fn job(name: &str) -> JobBuilder {
+pub(crate) fn job(name: &str) -> JobBuilder {
     let object = only(name);
     assert_eq!(object["kind"], "Job", "{name}");
     object.into()

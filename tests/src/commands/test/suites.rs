@@ -151,7 +151,7 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     (LAB, "worlds", "", CORE, Duration::from_mins(5)),
     (LAB, "house_rules", "", CORE, PURE_LIMIT),
     (LAB, "reference", "", CORE, Duration::from_mins(10)),
-    // On a cold machine they compile Karpenter's drain, JobSet, kustomize or Helm.
+    // On a cold machine they compile Karpenter's drain, JobSet, Kueue, kustomize or Helm.
     (LAB, "recipes", "recipes::karpenter", CORE, Duration::from_mins(15)),
     (LAB, "neighbours", "", CORE, Duration::from_mins(30)),
     (LAB, "platforms", "", CORE, Duration::from_mins(6)),
