@@ -1,6 +1,6 @@
 //! Tests that a cluster can come to this project and leave it with 50 Jobs in the middle of
-//! everything: Jobs that name our controller leave by `kubectl epilogue leave`, all others come from
-//! kube-controller-manager and go back to it. Each pod that ends counts once.
+//! everything: Jobs that name our controller leave by `kubectl epilogue leave`, all others come
+//! from kube-controller-manager and go back to it. Each pod that ends counts once.
 
 mod jobs;
 mod ledger;

@@ -24,7 +24,8 @@ pub fn pages() -> std::io::Result<Vec<(String, String)>> {
     found.into_iter().map(relative).collect()
 }
 
-/// The page at `path` with the section between the marks `generated: NAME` and `end: NAME` replaced.
+/// The page at `path` with the section between its marks `generated: NAME` and `end: NAME`
+/// replaced.
 pub fn replaced(path: &str, page: &str, name: &str, body: &str) -> anyhow::Result<String> {
     let (begin, end) = (format!("<!-- generated: {name} -->\n"), format!("<!-- end: {name} -->\n"));
     let lacks = || format!("{path} lacks the line {}", begin.trim_end());

@@ -1,3 +1,5 @@
+//! Tests the tables of the pages by records of a few pods.
+
 use super::*;
 use crate::node_table::Versions;
 

@@ -75,8 +75,8 @@ impl Table {
         })
     }
 
-    /// If a story leaves live pods on a machine that is off, it ends only when the API has lost their
-    /// node.
+    /// If a story leaves live pods on a machine that is off, it ends only when the API has lost
+    /// their node.
     #[must_use]
     pub fn waiting_for_lost_node(mut self) -> Self {
         self.waits_for_lost_node = true;
@@ -218,11 +218,7 @@ async fn end(stage: &mut Stage, case: Case) -> anyhow::Result<Ended> {
             stage.scene.node.machine().reset().await?;
             stage.again(&before).await
         }
-        Scenario::PowerLost => {
-            tokio::time::sleep(RUN_BEFORE_CUT).await;
-            stage.scene.node.machine_mut().cut().await;
-            Ok(Ended::Off)
-        }
+        Scenario::PowerLost => Ok(stage.lose_power().await),
         Scenario::Forgotten => {
             stage.hold_shutdown().await?;
             stage.scene.node.machine().begin_poweroff().await?;
@@ -263,6 +259,12 @@ fn reboot(scenario: Scenario) -> String {
 }
 
 impl Stage {
+    async fn lose_power(&mut self) -> Ended {
+        tokio::time::sleep(RUN_BEFORE_CUT).await;
+        self.scene.node.machine_mut().cut().await;
+        Ended::Off
+    }
+
     /// Takes a foreign delay lock, so that something can happen while the shutdown is delayed, with
     /// or without the locks of agent and kubelet.
     async fn hold_shutdown(&self) -> anyhow::Result<()> {
