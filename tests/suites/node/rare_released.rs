@@ -1,19 +1,48 @@
-//! Tests rare stories of an installed release, and its end; needs `--all`.
+//! Tests what a user installs: the static release build in its image, by the chart with its default
+//! values and `mode=enforce`. Agent and controller are pods of the real kubelet, and another
+//! replica of the controller runs elsewhere. The kubelet's graceful shutdown is off, as it is by
+//! default. It needs `--all`: the release build takes minutes.
 
-use lab::node_table::{Scenario, Table};
+use lab::node_table::{Case, Install, Outcome, Scenario, Table};
 
-use crate::released::case;
 use crate::shutdowns::{self, are_reported, no_mark_is_left};
 use crate::stage;
 use crate::world::kit;
 
+/// The agent's defaults leave bare pods to the machine.
+const OF_JOBS: [&str; 6] =
+    ["job-obeys", "job-retries", "job-leaves", "job-stubborn", "job-mesh", "job-own"];
+
+fn case(scenario: Scenario) -> Case {
+    Case::of(scenario, false, Some(Install::Chart))
+}
+
+fn play(scenario: Scenario, judge: fn(&Outcome)) {
+    shutdowns::play(module_path!(), case(scenario), judge);
+}
+
 /// Both controllers and the agent are lost with the machine, and come back with it.
 #[test]
 fn power_cut_costs_no_job_a_failure() {
-    shutdowns::play(module_path!(), case(Scenario::PowerCut), |outcome| {
+    play(Scenario::PowerCut, |outcome| {
         are_reported(outcome, &["job-obeys", "job-stubborn", "job-own"]);
         no_mark_is_left(outcome);
     });
+}
+
+/// Both controllers of the release are on the node that reboots.
+#[test]
+fn reboot_reports_the_pods_of_jobs_and_leaves_no_mark() {
+    play(Scenario::Reboot, |outcome| {
+        are_reported(outcome, &OF_JOBS);
+        no_mark_is_left(outcome);
+    });
+}
+
+/// It leaves the machine off.
+#[test]
+fn turned_off_node_has_the_pods_of_jobs_reported() {
+    play(Scenario::Poweroff, |outcome| are_reported(outcome, &OF_JOBS));
 }
 
 /// Last in alphabetical order: nothing is installed afterwards.
