@@ -47,8 +47,18 @@ async fn facts(args: CheckArgs, config: CheckConfig) -> anyhow::Result<Facts> {
     let runtime = cri.probe().await;
     let features = &config.features;
     let pressure = pressure::sample_once(&host, &config.kubelet.dir, cri, features).await;
-    let priority_groups = config.priority_groups;
-    Ok(Facts { bus_address, bus, runtime, kubelet, api, conf_files, priority_groups, pressure })
+    let CheckConfig { priority_groups, observes, .. } = config;
+    Ok(Facts {
+        bus_address,
+        bus,
+        runtime,
+        kubelet,
+        api,
+        conf_files,
+        priority_groups,
+        observes,
+        pressure,
+    })
 }
 
 /// The API's answers, if the check asks it, and what the kubelet can be asked with.

@@ -121,7 +121,8 @@ pub async fn work(
     let host = environment.host.clone();
     let boot_id = host.boot_id().context("the kernel does not say which boot this is")?;
     let journal = JournalSink::open(host.clone(), &config.state_dir).await;
-    for note in &journal.notes {
+    // An agent that observes keeps no journal, and may not be able to open one.
+    for note in journal.notes.iter().filter(|_| config.enforce) {
         tracing::warn!(dir = %config.state_dir.display(), note, "of the journal");
     }
     let shown = Shown { status: watch::Sender::default(), hurry: Default::default() };
@@ -139,7 +140,12 @@ pub async fn work(
     for doubt in &config.doubts {
         tracing::warn!(doubt, "of the flags");
     }
-    memory_lock::keep(config.features.pressure);
+    if config.enforce {
+        memory_lock::keep(config.features.pressure);
+    } else {
+        let remedy = "set --mode=enforce, or EPILOGUE_MODE=enforce in the environment";
+        tracing::warn!(remedy, "only observes: writes events, and acts on no pod and no node");
+    }
     warn_of_cgroup_v1(&shared);
     let settings = Settings {
         boot_id,

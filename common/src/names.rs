@@ -124,8 +124,10 @@ pub mod lease {
     pub const MANAGE_ALL_JOBS: &str = "epilogue.dev/manage-all-jobs";
     /// The namespaces that it watches, separated by commas; absent if it watches all.
     pub const WATCH_NAMESPACE: &str = "epilogue.dev/watch-namespace";
-    /// The value of `--pod-gc`: `off`, `observe`, `alongside` or `instead`.
+    /// What pod GC does: `off`, `observe`, `alongside` or `instead`.
     pub const MODE: &str = "epilogue.dev/mode";
+    /// Whether it runs Jobs: `true`, or `false` with `--mode=observe`.
+    pub const RUNS_JOBS: &str = "epilogue.dev/runs-jobs";
 }
 
 /// Labels by which a namespace opts in, where the optional admission policies are installed.

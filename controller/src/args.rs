@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Parser};
+use clap::{ArgAction, Parser, ValueEnum};
 use controller_core::batching::Batching;
 use controller_core::job::Settings;
 use controller_core::workqueue::FailureDelay;
@@ -32,6 +32,10 @@ pub struct Args {
     /// Kubeconfig file. Without it: the pod's service account, or the file that kubectl uses.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// Whether the controller acts: enforce, or observe, which runs no Job and writes events and
+    /// its lease, and nothing else. It limits --pod-gc to observe.
+    #[arg(long, value_name = "MODE", value_enum, env = "EPILOGUE_MODE", default_value = "observe")]
+    mode: Mode,
     /// Also run Jobs without managedBy; kube-controller-manager must then run with
     /// --controllers=*,-job-controller.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
@@ -136,9 +140,20 @@ pub struct Args {
     pod_gc: PodGcArgs,
 }
 
+/// Whether the controller acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// Reports what it would do.
+    Observe,
+    /// Acts.
+    Enforce,
+}
+
 /// The configuration that the arguments give.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Whether the controller acts.
+    pub(crate) enforce: bool,
     pub(crate) client: ClientOptions,
     pub(crate) namespace: Option<String>,
     pub(crate) settings: Settings,
@@ -176,7 +191,9 @@ impl Args {
             lease.validate()?;
         }
         let backoff = |duration: GoDuration| signed(duration.0);
+        let enforce = self.mode == Mode::Enforce;
         Ok(Config {
+            enforce,
             settings: Settings {
                 manage_all_jobs: self.manage_all_jobs,
                 default_job_pod_failure_backoff: backoff(self.default_job_pod_failure_backoff),
@@ -202,7 +219,7 @@ impl Args {
             namespace: self.namespace,
             admin: self.admin.config(),
             check_plans: self.check_plans,
-            pod_gc: self.pod_gc.config()?,
+            pod_gc: self.pod_gc.config(enforce)?,
             traces: TraceOptions::new(self.otlp_endpoint.as_deref(), self.trace_sample_ratio)?,
             client: ClientOptions { kubeconfig: self.kubeconfig, user_agent, rate_limit },
         })
@@ -288,7 +305,8 @@ impl Args {
             (lease::VERSION, Some(env!("CARGO_PKG_VERSION").to_owned())),
             (lease::MANAGE_ALL_JOBS, Some(self.manage_all_jobs.to_string())),
             (lease::WATCH_NAMESPACE, self.namespace.clone()),
-            (lease::MODE, self.pod_gc.mode()),
+            (lease::MODE, self.pod_gc.mode(self.mode == Mode::Enforce)),
+            (lease::RUNS_JOBS, Some((self.mode == Mode::Enforce).to_string())),
         ]
         .into()
     }
@@ -318,6 +336,7 @@ mod tests {
     #[test]
     fn without_arguments_the_defaults_of_the_core_hold() {
         let config = config(&[]).expect("must be valid");
+        assert!(!config.enforce, "it only observes");
         assert_eq!(config.settings, Settings::default());
         assert_eq!(config.batching, Batching::Adaptive);
         let (base, max) = (Duration::from_secs(1), Duration::from_mins(1));
@@ -358,14 +377,29 @@ mod tests {
             let text = |name: &str| lease.annotations[name].clone().unwrap_or_default();
             [lease::MANAGE_ALL_JOBS, lease::WATCH_NAMESPACE, lease::MODE].map(text)
         };
-        assert_eq!(said(&[]), ["false", "", "alongside"]);
-        let args = ["--manage-all-jobs", "--namespace=work", "--pod-gc=observe"];
+        assert_eq!(said(&["--mode=enforce"]), ["false", "", "alongside"]);
+        let args = ["--mode=enforce", "--manage-all-jobs", "--namespace=work", "--pod-gc=observe"];
         assert_eq!(said(&args), ["true", "work", "observe"]);
     }
 
     #[test]
+    fn a_controller_that_observes_says_that_it_runs_no_job_and_limits_pod_gc() {
+        let said = |args: &[&str]| {
+            let lease = config(args).expect("must be valid").lease.expect("must be there");
+            let text = |name: &str| lease.annotations[name].clone().unwrap_or_default();
+            [lease::RUNS_JOBS, lease::MODE].map(text)
+        };
+        assert_eq!(said(&[]), ["false", "observe"]);
+        assert_eq!(said(&["--pod-gc=instead"]), ["false", "observe"]);
+        assert_eq!(said(&["--pod-gc=off"]), ["false", "off"]);
+        assert_eq!(said(&["--mode=enforce"]), ["true", "alongside"]);
+        let off = config(&["--pod-gc=off"]).expect("must be valid");
+        assert!(off.pod_gc.settings.is_idle(), "no rule is left that could write");
+    }
+
+    #[test]
     fn what_does_not_go_together_names_the_flag_and_the_remedy() {
-        let table: [(&[&str], &[&str]); 10] = [
+        let table: [(&[&str], &[&str]); 11] = [
             (
                 &["--min-job-pod-failure-backoff=11s"],
                 &["--min-job-pod-failure-backoff 11s", "--default-job-pod-failure-backoff 10s"],
@@ -385,6 +419,7 @@ mod tests {
             (&["--kube-api-burst=5"], &["--kube-api-qps"]),
             (&["--sync-job-batch-period=1"], &["--sync-job-batch-period", "500ms"]),
             (&["--leader-elect-lease-duration=1s"], &["--leader-elect-lease-duration"]),
+            (&["--mode=off"], &["--mode", "observe, enforce"]),
         ];
         let short = config(&["--default-job-pod-failure-backoff=10ms"]).expect("must be valid");
         assert_eq!(short.settings.min_job_pod_failure_backoff, SignedDuration::from_millis(10));

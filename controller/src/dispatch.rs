@@ -87,11 +87,14 @@ impl Dispatch {
     }
 
     /// Opens all queues and enqueues everything that the watches have shown. The queues open
-    /// first, so that no event in between is lost.
-    pub(crate) fn open(&self) {
+    /// first, so that no event in between is lost. A controller that observes `runs_jobs` not: the
+    /// queues of Jobs and of orphans stay closed.
+    pub(crate) fn open(&self, runs_jobs: bool) {
         self.leads.store(true, Ordering::Relaxed);
-        self.jobs.open();
-        self.orphans.open();
+        if runs_jobs {
+            self.jobs.open();
+            self.orphans.open();
+        }
         if let Some(gc) = &self.gc {
             gc.open();
         }

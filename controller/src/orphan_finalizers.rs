@@ -163,7 +163,7 @@ mod tests {
                          "finalizers": ["batch.kubernetes.io/job-tracking"],
                          "ownerReferences": [owner]}});
         let dispatch = Dispatch::for_tests(None);
-        dispatch.open();
+        dispatch.open(true);
         dispatch.pod(WatchEvent::ListBegins);
         dispatch.pod(WatchEvent::Shown(serde_json::from_value(pod).expect("must be a pod")));
         dispatch.pod(WatchEvent::ListEnds("1".to_owned()));

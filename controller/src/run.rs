@@ -104,8 +104,13 @@ pub async fn work(
         revision = REVISION,
         manage_all_jobs = config.settings.manage_all_jobs,
         workers = config.workers,
+        enforce = config.enforce,
         "starting"
     );
+    if !config.enforce {
+        let remedy = "set --mode=enforce, or EPILOGUE_MODE=enforce in the environment";
+        tracing::warn!(remedy, "only observes: writes events, runs no Job, and acts on no pod");
+    }
     let recording = CancellationToken::new();
     let recorder = Arc::clone(&parts.recorder);
     // A run that is dropped leaves nothing behind.
@@ -323,12 +328,14 @@ impl Parts {
             manage_all_jobs: config.settings.manage_all_jobs,
         });
         // The queues were closed until now: a waiting replica only keeps its caches.
-        self.dispatch.open();
+        self.dispatch.open(config.enforce);
         self.traces.open();
         let mut group = TaskGroup::new(token);
-        let (jobs, orphans) = (&self.dispatch.jobs, &self.dispatch.orphans);
-        staff(&mut group, "sync", config.workers, jobs, &syncer);
-        staff(&mut group, "orphan", config.workers, orphans, &cleaner);
+        if config.enforce {
+            let (jobs, orphans) = (&self.dispatch.jobs, &self.dispatch.orphans);
+            staff(&mut group, "sync", config.workers, jobs, &syncer);
+            staff(&mut group, "orphan", config.workers, orphans, &cleaner);
+        }
         if let Some((queues, worker)) = self.dispatch.gc.as_ref().zip(self.pod_gc.as_ref()) {
             let workers = config.pod_gc.workers;
             let tidying = (workers / CLEANUP_SHARE).max(1);

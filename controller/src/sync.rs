@@ -300,7 +300,7 @@ mod tests {
         other["metadata"]["name"] = json!("b");
         other["metadata"]["uid"] = json!("uid-b");
         let other = WireJob::read(&other.to_string()).and_then(WireJob::view);
-        dispatch.open();
+        dispatch.open(true);
         dispatch.job(WatchEvent::Shown(other.expect("must be a Job")));
         let token = tokio_util::sync::CancellationToken::new();
         let work = dispatch.jobs.work(&syncer, 5, token.clone());

@@ -29,7 +29,7 @@ pub enum ManifestError {
     /// A file is not YAML.
     #[error("cannot parse {0}")]
     Parse(PathBuf, #[source] serde_yaml_ng::Error),
-    /// The base lacks this program, or defines it in a form that this crate does not support.
+    /// The manifests lack this program, or defines it in a form that this crate does not support.
     #[error("no Deployment or DaemonSet {0} with a first container's args")]
     NoArgs(String),
     /// A generated file cannot be rendered.
@@ -49,14 +49,33 @@ struct Kustomization {
     resources: Vec<PathBuf>,
 }
 
-/// The directory of the base, which holds everything that runs in a cluster.
-pub fn base() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("kustomize/base")
+/// The directory of the overlay that acts, which holds everything that runs in a cluster.
+pub fn enforce() -> PathBuf {
+    kustomize().join("overlays/enforce")
 }
 
-/// All objects of the base, in the order in which they can be applied.
+/// All objects of the overlay that acts, in the order in which they can be applied.
 pub fn manifests() -> Result<Vec<Value>, ManifestError> {
-    objects(&base())
+    objects(&enforce())
+}
+
+/// What the base, which only observes, has in place of the overlay's accounts and rights: its
+/// accounts, rights and policies. Its patches of the workloads are kustomize's.
+pub fn observers() -> Result<Vec<Value>, ManifestError> {
+    let mut objects = Vec::new();
+    for program in ["agent", "controller"] {
+        let directory = kustomize().join("base").join(program);
+        let policy = kustomize().join("../policy/observer").join(program).join("policy.yaml");
+        let own = ["service-account.yaml", "rbac.yaml"].map(|file| directory.join(file));
+        for file in [policy].into_iter().chain(own) {
+            objects.extend(documents(&file)?);
+        }
+    }
+    Ok(objects)
+}
+
+fn kustomize() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("kustomize")
 }
 
 /// The objects of one kustomization, in the order of its `resources`.

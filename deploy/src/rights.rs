@@ -1,4 +1,4 @@
-//! Lists the rights of both accounts, and the call that needs each. A test compares them with the
+//! Lists the rights of all accounts, and the call that needs each. A test compares them with the
 //! roles in `deploy/kustomize`; `docs/operations.md` prints them.
 
 /// A right: role, API group, resource, verb, the only object that it covers (or empty), and the
@@ -15,6 +15,99 @@ pub const ELECTION_ROLE: &str = "Role/epilogue-controller-lease";
 pub const AGENT_ROLE: &str = "ClusterRole/epilogue-agent";
 /// The agents' role for the kubelets' leases.
 pub const LEASE_ROLE: &str = "Role/epilogue-agent-lease";
+
+/// The role of a controller that only observes.
+pub const CONTROLLER_OBSERVER_ROLE: &str = "ClusterRole/epilogue-controller-observer";
+/// Its role for its lease.
+pub const OBSERVER_ELECTION_ROLE: &str = "Role/epilogue-controller-observer-lease";
+/// The role of agents that only observe.
+pub const AGENT_OBSERVER_ROLE: &str = "ClusterRole/epilogue-agent-observer";
+/// Their role for the kubelets' leases.
+pub const OBSERVER_LEASE_ROLE: &str = "Role/epilogue-agent-observer-lease";
+
+/// The rights of both programs where they only observe.
+pub const OBSERVERS: [Right; 24] = [
+    (CONTROLLER_OBSERVER_ROLE, "batch", "jobs", "list", "", "fill the store of Jobs"),
+    (CONTROLLER_OBSERVER_ROLE, "batch", "jobs", "watch", "", "keep the store of Jobs"),
+    (CONTROLLER_OBSERVER_ROLE, "", "pods", "list", "", "fill the store of pods"),
+    (CONTROLLER_OBSERVER_ROLE, "", "pods", "watch", "", "keep the store of pods"),
+    (CONTROLLER_OBSERVER_ROLE, "", "nodes", "list", "", "know which nodes are there"),
+    (CONTROLLER_OBSERVER_ROLE, "", "nodes", "watch", "", "see them go, be out of service, boot"),
+    (CONTROLLER_OBSERVER_ROLE, "", "nodes", "get", "", "be sure that one is gone"),
+    (
+        CONTROLLER_OBSERVER_ROLE,
+        "",
+        "namespaces",
+        "list",
+        "",
+        "know where hanging pods may be failed without proof",
+    ),
+    (CONTROLLER_OBSERVER_ROLE, "", "namespaces", "watch", "", "keep that knowledge"),
+    (CONTROLLER_OBSERVER_ROLE, "", "events", "create", "", "report a core/v1 event"),
+    (CONTROLLER_OBSERVER_ROLE, "", "events", "patch", "", "count a repeated core/v1 event"),
+    (
+        CONTROLLER_OBSERVER_ROLE,
+        "events.k8s.io",
+        "events",
+        "create",
+        "",
+        "report an events.k8s.io/v1 event",
+    ),
+    (
+        CONTROLLER_OBSERVER_ROLE,
+        "events.k8s.io",
+        "events",
+        "patch",
+        "",
+        "count a repeated events.k8s.io/v1 event",
+    ),
+    (OBSERVER_ELECTION_ROLE, "coordination.k8s.io", "leases", "create", "", "make the lease"),
+    (
+        OBSERVER_ELECTION_ROLE,
+        "coordination.k8s.io",
+        "leases",
+        "get",
+        "epilogue-controller",
+        "who leads?",
+    ),
+    (
+        OBSERVER_ELECTION_ROLE,
+        "coordination.k8s.io",
+        "leases",
+        "update",
+        "epilogue-controller",
+        "lead, renew, release",
+    ),
+    (AGENT_OBSERVER_ROLE, "", "pods", "list", "", "know the node's pods"),
+    (AGENT_OBSERVER_ROLE, "", "pods", "watch", "", "see them terminate"),
+    (AGENT_OBSERVER_ROLE, "", "nodes", "list", "", "see what an earlier run left on the node"),
+    (AGENT_OBSERVER_ROLE, "", "nodes", "watch", "", "see that its kubelet reports the shutdown"),
+    (
+        AGENT_OBSERVER_ROLE,
+        "",
+        "nodes/configz",
+        "get",
+        "",
+        "ask the kubelet for its periods and thresholds",
+    ),
+    (
+        AGENT_OBSERVER_ROLE,
+        "",
+        "nodes/healthz",
+        "get",
+        "",
+        "ask the kubelet whether its sync loop turns",
+    ),
+    (
+        OBSERVER_LEASE_ROLE,
+        "coordination.k8s.io",
+        "leases",
+        "get",
+        "",
+        "see since when it is silent",
+    ),
+    (AGENT_OBSERVER_ROLE, "events.k8s.io", "events", "create", "", "emit events"),
+];
 
 /// The controller's rights.
 pub const CONTROLLERS: [Right; 24] = [

@@ -15,8 +15,8 @@ pub const FILES: [(&str, &[&str]); 6] = [
     ("README.md", &["years of production: this is "]),
     ("deploy/chart/Chart.yaml", &["\nversion: ", "\nappVersion: "]),
     ("deploy/image/Containerfile", &[]),
-    ("deploy/kustomize/base/agent/daemon-set.yaml", &[]),
-    ("deploy/kustomize/base/controller/deployment.yaml", &[]),
+    ("deploy/kustomize/common/agent/daemon-set.yaml", &[]),
+    ("deploy/kustomize/common/controller/deployment.yaml", &[]),
     ("docs/operations.md", &[]),
 ];
 

@@ -176,6 +176,7 @@ fn the_agent_knows_its_node_and_its_pod_and_has_a_token_of_its_pod() {
     let expected = json!([
         {"name": "NODE_NAME", "valueFrom": from("spec.nodeName")},
         {"name": "POD_UID", "valueFrom": from("metadata.uid")},
+        {"name": "EPILOGUE_MODE", "value": "enforce"},
     ]);
     assert_eq!(container()["env"], expected);
     let pod = pod_spec();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use epilogue_common::names::{MANAGED_BY, job_option, opt_in};
-use epilogue_deploy::{args, base, files, manifests, objects};
+use epilogue_deploy::{args, enforce, files, manifests, objects, observers};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, ValidatingAdmissionPolicy,
     ValidatingAdmissionPolicyBinding,
@@ -29,19 +29,20 @@ fn all() -> Vec<Value> {
 
 /// The directory of the policy that only warns, which no kustomization includes.
 fn lint_directory() -> PathBuf {
-    base().join("../../policy/lint")
+    enforce().join("../../../policy/lint")
 }
 
 /// The directory of the policies by which a namespace opts in, which the base does not include.
 fn opt_in_directory() -> PathBuf {
-    base().join("../../policy/opt-in")
+    enforce().join("../../../policy/opt-in")
 }
 
-/// All objects, and those that are applied on request only.
+/// All objects of both modes, and those that are applied on request only.
 fn with_optional() -> Vec<Value> {
     let optional = [lint_directory(), opt_in_directory()];
     let optional = optional.map(|directory| objects(&directory).expect("must be readable"));
-    all().into_iter().chain(optional.into_iter().flatten()).collect()
+    let observers = observers().expect("must be readable");
+    all().into_iter().chain(observers).chain(optional.into_iter().flatten()).collect()
 }
 
 /// The controller's object of a kind.
@@ -86,13 +87,16 @@ fn yaml_files(directory: &Path, found: &mut BTreeSet<PathBuf>) {
 #[test]
 fn every_file_is_applied() {
     let mut present = BTreeSet::new();
-    for directory in [base(), base().join("../../policy")] {
+    for directory in [enforce(), enforce().join("../../common"), enforce().join("../../../policy")]
+    {
         let directory = directory.canonicalize().expect("must be there");
         yaml_files(&directory, &mut present);
     }
-    let lists = [base(), lint_directory(), opt_in_directory()];
+    let observer = |program: &str| enforce().join("../../../policy/observer").join(program);
+    let observers = [observer("agent"), observer("controller")];
+    let lists = [enforce(), lint_directory(), opt_in_directory()].into_iter().chain(observers);
     let lists = lists.map(|list| files(&list).expect("must be readable"));
-    let listed = lists.into_iter().flatten();
+    let listed = lists.flatten();
     let listed = listed.map(|path| path.canonicalize().expect("must be there")).collect();
     assert_eq!(present, listed);
 }
@@ -277,7 +281,11 @@ fn flows_hold_the_calls_of_both_accounts_and_no_others() {
         assert!(matches!(level, Some("epilogue" | "leader-election")), "{level:?}");
         for rule in schema["spec"]["rules"].as_array().expect("must have rules") {
             let subjects = rule["subjects"].as_array().expect("must have subjects");
-            assert_eq!(subjects.len(), 1);
+            let names = subjects.iter().map(|it| it["serviceAccount"]["name"].as_str());
+            let names: Vec<&str> = names.flatten().collect();
+            // The accounts of both modes have one flow.
+            assert_eq!(names[1], format!("{}-observer", names[0]));
+            assert_eq!(names.len(), 2);
             let rules = rule["resourceRules"].as_array().expect("must have rules");
             flows.extend(lines(&subjects[0]["serviceAccount"], rules));
         }

@@ -2,11 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use epilogue_deploy::manifests;
 use epilogue_deploy::rights::{
-    AGENT_ROLE, AGENTS, CONTROLLER_ROLE, CONTROLLERS, ELECTION_ROLE, LEASE_ROLE,
+    AGENT_OBSERVER_ROLE, AGENT_ROLE, AGENTS, CONTROLLER_OBSERVER_ROLE, CONTROLLER_ROLE,
+    CONTROLLERS, ELECTION_ROLE, LEASE_ROLE, OBSERVER_ELECTION_ROLE, OBSERVER_LEASE_ROLE, OBSERVERS,
 };
+use epilogue_deploy::{manifests, observers};
 use serde_json::{Value, json};
+
+/// The objects of both modes.
+fn all() -> Vec<Value> {
+    [manifests(), observers()].map(|it| it.expect("must be readable")).concat()
+}
 
 fn strings(value: &Value) -> Vec<&str> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
@@ -40,8 +46,8 @@ fn rights(objects: &[Value]) -> BTreeSet<[String; 5]> {
 
 #[test]
 fn the_roles_give_what_the_table_says_and_nothing_else() {
-    let given = rights(&manifests().expect("must be readable"));
-    let table = || CONTROLLERS.iter().chain(&AGENTS);
+    let given = rights(&all());
+    let table = || CONTROLLERS.iter().chain(&AGENTS).chain(&OBSERVERS);
     let needed: BTreeSet<[String; 5]> = table()
         .map(|(role, group, resource, verb, name, why)| {
             assert!(!why.is_empty());
@@ -56,7 +62,7 @@ fn the_roles_give_what_the_table_says_and_nothing_else() {
 
 #[test]
 fn nothing_is_given_by_a_wildcard_or_by_a_path() {
-    for object in manifests().expect("must be readable") {
+    for object in all() {
         for rule in object["rules"].as_array().into_iter().flatten() {
             assert!(rule["nonResourceURLs"].is_null(), "{rule}");
             assert!(!rule.to_string().contains('*'), "{rule}");
@@ -67,7 +73,7 @@ fn nothing_is_given_by_a_wildcard_or_by_a_path() {
 
 #[test]
 fn each_role_is_bound_to_its_program_s_account_and_to_no_other() {
-    let objects = manifests().expect("must be readable");
+    let objects = all();
     let mut bound = BTreeSet::new();
     for binding in objects.iter().filter(|object| !object["roleRef"].is_null()) {
         let role = &binding["roleRef"];
@@ -77,6 +83,8 @@ fn each_role_is_bound_to_its_program_s_account_and_to_no_other() {
         } else {
             ("epilogue-controller", "epilogue-system")
         };
+        let suffix = if name.contains("-observer") { "-observer" } else { "" };
+        let account = format!("{account}{suffix}");
         let subjects = json!([{"kind": "ServiceAccount", "name": account, "namespace": namespace}]);
         assert_eq!(binding["subjects"], subjects, "{name}");
         assert_eq!(role["apiGroup"], "rbac.authorization.k8s.io");
@@ -84,6 +92,33 @@ fn each_role_is_bound_to_its_program_s_account_and_to_no_other() {
     }
     assert_eq!(
         bound,
-        [CONTROLLER_ROLE, ELECTION_ROLE, AGENT_ROLE, LEASE_ROLE].map(str::to_owned).into()
+        [
+            CONTROLLER_ROLE,
+            ELECTION_ROLE,
+            AGENT_ROLE,
+            LEASE_ROLE,
+            CONTROLLER_OBSERVER_ROLE,
+            OBSERVER_ELECTION_ROLE,
+            AGENT_OBSERVER_ROLE,
+            OBSERVER_LEASE_ROLE,
+        ]
+        .map(str::to_owned)
+        .into()
     );
 }
+
+#[test]
+fn observers_may_write_events_and_the_controller_s_lease_and_nothing_else() {
+    let given = rights(&observers().expect("must be readable"));
+    let writes = given.iter().filter(|[_, _, _, verb, _]| !READS.contains(&verb.as_str()));
+    let writes: BTreeSet<[&str; 2]> =
+        writes.map(|[role, _, resource, _, _]| [role.as_str(), resource.as_str()]).collect();
+    let expected = [
+        [AGENT_OBSERVER_ROLE, "events"],
+        [CONTROLLER_OBSERVER_ROLE, "events"],
+        [OBSERVER_ELECTION_ROLE, "leases"],
+    ];
+    assert_eq!(writes, BTreeSet::from(expected));
+}
+
+const READS: [&str; 3] = ["get", "list", "watch"];

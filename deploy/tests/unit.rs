@@ -157,3 +157,19 @@ fn the_token_is_renewed_four_times_before_it_ends() {
     );
     assert!(read("credentials").contains("duration=${3:-720h}"), "30 days");
 }
+
+#[test]
+fn the_service_observes_until_one_line_of_its_file_lets_it_act() {
+    let read = |name: &str| fs::read_to_string(directory().join(name)).expect("must be readable");
+    let file = read("agent.env");
+    assert!(file.lines().all(|line| line.is_empty() || line.starts_with('#')), "{file}");
+    assert!(file.contains("\n#EPILOGUE_MODE=enforce\n"));
+    assert!(!settings().iter().any(|(_, _, value)| value.contains("EPILOGUE_MODE")));
+    let credentials = read("credentials");
+    let accounts =
+        ["enforce) account=epilogue-agent ;;", "observe) account=epilogue-agent-observer"];
+    for account in accounts {
+        assert!(credentials.contains(account), "{account}");
+    }
+    assert!(credentials.contains("case ${EPILOGUE_MODE:-observe} in\n"), "the default observes");
+}

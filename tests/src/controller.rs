@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use crate::audit::{Audit, Expected};
 use crate::cluster::Cluster;
 use crate::error::LabError;
-use crate::install::{self, CONTROLLER, NAMESPACE};
+use crate::install::{self, CONTROLLER, NAMESPACE, OBSERVER};
 use crate::paths::program;
 use crate::process::{Process, Program};
 
@@ -83,7 +83,9 @@ impl Controller {
     pub async fn start_installed(cluster: &Cluster, setup: &Setup) -> Result<Self, LabError> {
         std::fs::create_dir_all(&setup.dir).map_err(LabError::file("create", &setup.dir))?;
         let kubeconfig = setup.dir.join("controller.kubeconfig");
-        cluster.write_service_account_kubeconfig(NAMESPACE, CONTROLLER, &kubeconfig).await?;
+        let observes = setup.arguments.iter().any(|argument| argument == "--mode=observe");
+        let account = format!("{CONTROLLER}{}", if observes { OBSERVER } else { "" });
+        cluster.write_service_account_kubeconfig(NAMESPACE, &account, &kubeconfig).await?;
         let own = [
             format!("--kubeconfig={}", kubeconfig.display()),
             "--leader-elect=false".to_owned(),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use epilogue_deploy::{manifests, objects};
+use epilogue_deploy::{manifests, objects, observers};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
@@ -23,6 +23,8 @@ pub const CONTROLLER: &str = "epilogue-controller";
 pub const AGENTS_NAMESPACE: &str = "epilogue-agents";
 /// The service account of the agents in it.
 pub const AGENT: &str = "epilogue-agent";
+/// What the name of an account that only observes has after that of one that acts.
+pub const OBSERVER: &str = "-observer";
 
 /// The controller's Role for its lease, and the binding of it.
 const LEASE_ROLE: &str = "epilogue-controller-lease";
@@ -35,13 +37,13 @@ const KNOWN_WITHIN: Duration = Duration::from_mins(1);
 /// quota status.
 const WORKLOADS: [&str; 4] = ["Deployment", "DaemonSet", "PodDisruptionBudget", "ResourceQuota"];
 
-/// Applies namespace, service accounts and RBAC. Idempotent.
+/// Applies namespace, service accounts and RBAC of both modes. Idempotent.
 pub async fn apply_rights(client: &kube::Client) -> Result<(), LabError> {
     create_lease_namespace(client)
         .await
         .map_err(LabError::api("create the namespace of leases".to_owned()))?;
-    let manifests = manifests().map_err(unreadable)?;
-    for manifest in &manifests {
+    let manifests = [manifests().map_err(unreadable)?, observers().map_err(unreadable)?];
+    for manifest in manifests.iter().flatten() {
         let types = types(manifest);
         if !WORKLOADS.contains(&types.kind.as_str()) {
             apply(client, &types, manifest).await?;
@@ -74,7 +76,7 @@ pub async fn grant_lease(client: &kube::Client, namespace: &str) -> Result<(), L
     Ok(())
 }
 
-/// The agents' DaemonSet, as in the base.
+/// The agents' DaemonSet, which acts.
 pub fn daemon_set() -> Result<Value, LabError> {
     let manifests = manifests().map_err(unreadable)?;
     let is_it =

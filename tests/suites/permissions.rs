@@ -5,6 +5,7 @@ mod allowed;
 mod call;
 mod check;
 mod controller;
+mod observers;
 mod others;
 mod policies;
 mod refused;

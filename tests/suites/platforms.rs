@@ -11,6 +11,11 @@ use tokio::process::Command;
 
 const OVERLAYS: [&str; 6] = ["k3s", "k0s", "microk8s", "no-logind", "scraping", "opt-in"];
 
+/// The overlay that acts, with the component of another one.
+pub(crate) fn acting(overlay: &str) -> String {
+    if overlay.is_empty() { "enforce".to_owned() } else { format!("enforce-{overlay}") }
+}
+
 /// The objects of a directory below `deploy/kustomize`.
 pub(crate) async fn rendered(directory: &str) -> Vec<Value> {
     let directory = workspace_root().join("deploy/kustomize").join(directory);
@@ -56,11 +61,20 @@ fn mounts(container: &Value, volumes: &Value) -> BTreeSet<(String, String)> {
     paths.collect()
 }
 
+/// Each overlay in both modes: the directory without it, the directory with it, and its name.
+fn both_modes() -> impl Iterator<Item = (String, String, &'static str)> {
+    OVERLAYS.into_iter().flat_map(|overlay| {
+        [
+            ("base".to_owned(), format!("overlays/{overlay}"), overlay),
+            ("overlays/enforce".to_owned(), format!("overlays/{}", acting(overlay)), overlay),
+        ]
+    })
+}
+
 #[tokio::test]
 async fn an_overlay_changes_the_daemon_set_and_nothing_that_was_there() {
-    let base = rendered("base").await;
-    for overlay in OVERLAYS {
-        let objects = rendered(&format!("overlays/{overlay}")).await;
+    for (base, directory, overlay) in both_modes() {
+        let (base, objects) = (rendered(&base).await, rendered(&directory).await);
         let changed: Vec<String> =
             base.iter().filter(|it| !objects.contains(it)).map(named).collect();
         let of_agents = ["DaemonSet/epilogue-agents/epilogue-agent"];
@@ -97,8 +111,8 @@ async fn an_overlay_changes_the_daemon_set_and_nothing_that_was_there() {
 
 #[tokio::test]
 async fn each_mount_shows_the_agent_the_same_path_as_on_the_host() {
-    for overlay in OVERLAYS {
-        let (container, volumes) = agent(&rendered(&format!("overlays/{overlay}")).await);
+    for (base, directory, overlay) in both_modes() {
+        let (container, volumes) = agent(&rendered(&directory).await);
         let mounts = mounts(&container, &volumes);
         for (path, host) in &mounts {
             assert_eq!(path, host, "{overlay}");
@@ -106,6 +120,7 @@ async fn each_mount_shows_the_agent_the_same_path_as_on_the_host() {
         let used = container["volumeMounts"].as_array().map(Vec::len);
         assert_eq!(volumes.as_array().map(Vec::len), used, "{overlay}: no volume is left over");
         let has = |path: &str| mounts.iter().any(|(it, _)| it == path);
+        let socket = |path: &str| path.contains("run");
         let snap = "/var/snap/microk8s/common";
         let expected: &[String] = &match overlay {
             "k3s" => vec![
@@ -121,7 +136,9 @@ async fn each_mount_shows_the_agent_the_same_path_as_on_the_host() {
                 .to_vec(),
             _ => vec!["/run/containerd".to_owned(), "/var/lib/kubelet".to_owned()],
         };
-        assert!(expected.iter().all(|path| has(path)), "{overlay}: {mounts:?}");
+        let acts = base != "base";
+        let right = |path: &String| has(path) == (acts || !socket(path));
+        assert!(expected.iter().all(right), "{directory}: {mounts:?}");
         assert_eq!(has("/run/dbus"), overlay != "no-logind", "{overlay}");
     }
 }
@@ -129,8 +146,8 @@ async fn each_mount_shows_the_agent_the_same_path_as_on_the_host() {
 /// The agent accepts every flag, and exits before it asks the API, because it has no kubeconfig.
 #[tokio::test]
 async fn the_flags_of_each_overlay_are_the_agents() {
-    for overlay in OVERLAYS {
-        let (container, _) = agent(&rendered(&format!("overlays/{overlay}")).await);
+    for (_, directory, overlay) in both_modes() {
+        let (container, _) = agent(&rendered(&directory).await);
         let nowhere = tempfile::tempdir().expect("a directory");
         let root = |flag: &String| !flag.starts_with("--root=");
         let output = Command::new(program("epilogue-agent"))

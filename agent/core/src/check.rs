@@ -115,8 +115,9 @@ impl Check {
 
 /// Judges all facts of a node.
 pub fn judge(facts: &Facts, now: Timestamp) -> Report {
-    let mut checks: Vec<Check> = facts.api.as_ref().map(api::api).into_iter().collect();
-    checks.push(runtime::runtime(&facts.runtime, now));
+    let mut checks: Vec<Check> =
+        facts.api.as_ref().map(|it| api::api(it, facts.observes)).into_iter().collect();
+    checks.push(runtime::runtime(&facts.runtime, facts.observes, now));
     if let Some(found) = &facts.pressure {
         let kubelet = facts.kubelet.as_ref().and_then(|kubelet| kubelet.eviction.as_ref());
         checks.extend(pressure::pressure(found, kubelet));

@@ -7,6 +7,7 @@ use agent_core::shutdown::priority_groups::PriorityGroups;
 use epilogue_runtime::client::ClientOptions;
 
 use super::host::optional_client;
+use super::run::Enforcement;
 use super::{
     HostArgs, KubeletArgs, KubeletPlace, Output, PressureArgs, PriorityGroupArgs, RunArgsError,
 };
@@ -30,6 +31,9 @@ pub struct CheckArgs {
     node_name: Option<String>,
     #[command(flatten)]
     kubelet: KubeletArgs,
+    /// The mode of the agent here. One that observes needs no right to write, and no runtime.
+    #[arg(long, value_name = "MODE", env = "EPILOGUE_MODE", default_value = "enforce")]
+    mode: Enforcement,
     /// Form of the output.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
@@ -48,6 +52,8 @@ pub struct CheckConfig {
     pub api: Option<(ClientOptions, String)>,
     /// Where the kubelet is.
     pub kubelet: KubeletPlace,
+    /// Whether the agent here only observes.
+    pub observes: bool,
     /// What the agent does outside of shutdowns.
     pub features: Features,
 }
@@ -60,6 +66,7 @@ impl CheckArgs {
             priority_groups: self.priority_groups.priority_groups()?,
             api: optional_client(kubeconfig, node, &self.host.root)?,
             kubelet: self.kubelet.config()?,
+            observes: self.mode == Enforcement::Observe,
             features: self.pressure.clone().features().map_err(RunArgsError::Pressure)?.0,
         })
     }

@@ -37,10 +37,15 @@ pub struct RunArgs {
     /// Directory of the journal, which must survive a reboot; under --root.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/epilogue-agent")]
     state_dir: PathBuf,
-    /// What to do when the node shuts down: terminate pods and report, or only say what would be
-    /// done.
-    #[arg(long, value_name = "MODE", default_value = "enforce")]
-    shutdown: Enforcement,
+    /// Whether the agent acts: enforce, or observe, which writes events and nothing else. It limits
+    /// --shutdown, --pressure and --stuck-pods. An agent that observes uses no container runtime,
+    /// unless --runtime-endpoint names it.
+    #[arg(long, value_name = "MODE", env = "EPILOGUE_MODE", default_value = "observe")]
+    mode: Enforcement,
+    /// With --mode=enforce, what to do when the node shuts down: terminate pods and report, or only
+    /// say what would be done. Here observe limits the other tasks, too. Default: the mode.
+    #[arg(long, value_name = "MODE")]
+    shutdown: Option<Enforcement>,
     #[command(flatten)]
     priority_groups: PriorityGroupArgs,
     /// Highest priority of pods that the agent terminates through the API. Pods above it, such as
@@ -62,8 +67,9 @@ pub struct RunArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     raise_delay: bool,
-    /// The container runtime's socket, as for the kubelet. Without it: one of the usual places
-    /// under --root. Empty for none; then the agent does nothing for a dead kubelet.
+    /// The container runtime's socket, as for the kubelet. Without it: with --mode=enforce one of
+    /// the usual places under --root. Empty for none; then the agent does nothing for a dead
+    /// kubelet.
     #[arg(long, value_name = "ENDPOINT")]
     runtime_endpoint: Option<String>,
     #[command(flatten)]
@@ -91,7 +97,7 @@ pub struct RunArgs {
 
 /// Whether the agent acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Enforcement {
+pub(super) enum Enforcement {
     /// Acts.
     Enforce,
     /// Reports what it would do.
@@ -217,13 +223,21 @@ impl RunArgs {
     /// Builds the configuration; fails if a flag is invalid or contradicts another.
     pub fn config(self) -> Result<Config, RunArgsError> {
         let HostArgs { root, bus_address } = self.host;
-        let (features, doubts) = self.pressure.features()?;
+        let (features, mut doubts) = self.pressure.features()?;
+        let acts = self.mode == Enforcement::Enforce;
+        if !acts {
+            let shutdown = self.shutdown == Some(Enforcement::Enforce);
+            let pressure = features.pressure == agent_core::agent::Enforcement::Enforce;
+            let flags = [("--shutdown=enforce", shutdown), ("--pressure=enforce", pressure)];
+            let given = flags.into_iter().filter(|(_, given)| *given);
+            doubts.extend(given.map(|(flag, _)| format!("{flag} needs --mode=enforce")));
+        }
         Ok(Config {
             node: node_name(self.node_name.as_deref(), &root)?,
             state_dir: root.join(absolute("state-dir", &self.state_dir)?),
             priority_groups: self.priority_groups.priority_groups()?,
             priority_groups_given: self.priority_groups.flags().is_given(),
-            enforce: self.shutdown == Enforcement::Enforce,
+            enforce: acts && self.shutdown.unwrap_or(self.mode) == Enforcement::Enforce,
             priority_max: self.priority_max,
             bare_pods: match self.bare_pods {
                 BarePodsPolicy::Leave => BarePods::Leave,
@@ -232,7 +246,7 @@ impl RunArgs {
             },
             logind: self.logind,
             raise_delay: self.raise_delay,
-            runtime: runtime(self.runtime_endpoint, &root)?,
+            runtime: runtime(self.runtime_endpoint, acts, &root)?,
             kubelet: self.kubelet.config()?,
             bind: self.metrics_bind_address,
             scrape: self.scrape.config(),
@@ -247,8 +261,14 @@ impl RunArgs {
     }
 }
 
-fn runtime(endpoint: Option<String>, root: &Path) -> Result<Option<Sockets>, RunArgsError> {
-    let Some(text) = endpoint else { return Ok(Some(Sockets::new(None, root))) };
+/// The runtime's sockets: those that the flag names, else the usual ones of an agent that acts.
+/// They give more rights on the node than observing needs.
+fn runtime(
+    endpoint: Option<String>,
+    acts: bool,
+    root: &Path,
+) -> Result<Option<Sockets>, RunArgsError> {
+    let Some(text) = endpoint else { return Ok(acts.then(|| Sockets::new(None, root))) };
     if text.is_empty() {
         return Ok(None);
     }
@@ -271,8 +291,30 @@ mod tests {
     }
 
     #[test]
-    fn without_flags_the_agent_acts_and_keeps_to_itself() {
+    fn without_flags_the_agent_observes_and_uses_no_runtime() {
         let config = config(&["--node-name=n1"]).expect("must be valid");
+        assert!(!config.enforce && config.runtime.is_none());
+        assert_eq!(config.doubts, [""; 0]);
+    }
+
+    #[test]
+    fn what_the_mode_keeps_from_acting_is_named() {
+        let flags = ["--node-name=n1", "--shutdown=enforce", "--pressure=enforce"];
+        let observes = config(&flags).expect("must be valid");
+        assert!(!observes.enforce);
+        for flag in ["--shutdown=enforce", "--pressure=enforce"] {
+            let doubt = format!("{flag} needs --mode=enforce");
+            assert!(observes.doubts.contains(&doubt), "{:?}", observes.doubts);
+        }
+        let acts = config(&[&flags[..], &["--mode=enforce"]].concat()).expect("must be valid");
+        assert!(acts.enforce && !acts.doubts.iter().any(|doubt| doubt.contains("--mode")));
+        let named = config(&["--node-name=n1", "--runtime-endpoint=/run/crio/crio.sock"]);
+        assert!(named.expect("must be valid").runtime.is_some(), "the flag names it");
+    }
+
+    #[test]
+    fn with_one_word_the_agent_acts_and_keeps_to_itself() {
+        let config = config(&["--node-name=n1", "--mode=enforce"]).expect("must be valid");
         assert!(config.enforce && config.raise_delay);
         assert_eq!(config.node, "n1");
         assert_eq!(config.bare_pods, BarePods::Leave);
@@ -288,6 +330,7 @@ mod tests {
         let config = config(&[
             "--node-name=n1",
             "--root=/host",
+            "--mode=enforce",
             "--shutdown=observe",
             "--bare-pods=deadline-lever",
             "--raise-delay=false",
@@ -320,7 +363,7 @@ mod tests {
 
     #[test]
     fn what_means_nothing_names_the_flag_and_the_remedy() {
-        let table: [(&[&str], &[&str]); 13] = [
+        let table: [(&[&str], &[&str]); 14] = [
             (&["--priority-max=2000001000"], &["--priority-max", "2000000000"]),
             (&["--node-name=N 1"], &["--node-name", "kubectl get nodes"]),
             (&["--runtime-endpoint=tcp://x"], &["--runtime-endpoint", "unix:///PATH"]),
@@ -329,6 +372,7 @@ mod tests {
             (&["--kubelet-root-dir=kubelet"], &["--kubelet-root-dir", "begin with /"]),
             (&["--state-dir=state"], &["--state-dir", "begin with /"]),
             (&["--shutdown=enforced"], &["enforce", "observe"]),
+            (&["--mode=off"], &["enforce", "observe"]),
             (&["--bare-pods=kill"], &["--bare-pods", "deadline-lever"]),
             (&["--metrics-bind-address=9465"], &["--metrics-bind-address", ":PORT"]),
             (&["--otlp-endpoint=x"], &["--otlp-endpoint", "http://127.0.0.1:4318"]),

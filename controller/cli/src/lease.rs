@@ -44,8 +44,10 @@ pub(crate) struct Setup {
     pub(crate) manage_all_jobs: Option<bool>,
     /// The namespaces that it watches; all if there are none.
     pub(crate) namespaces: Vec<String>,
-    /// The value of `--pod-gc`.
+    /// What pod GC does.
     pub(crate) mode: Option<String>,
+    /// Whether it runs Jobs: one that observes does not.
+    pub(crate) runs_jobs: Option<bool>,
 }
 
 /// What is known of the controller.
@@ -125,6 +127,21 @@ pub(crate) fn why_idle(lease: Option<&LeaseSeen>, now: Timestamp) -> Option<Stri
     }
 }
 
+/// That no replica runs Jobs under this lease, and why; `None` if one does.
+pub(crate) fn runs_no_jobs(
+    name: &LeaseName,
+    lease: Option<&LeaseSeen>,
+    now: Timestamp,
+) -> Option<String> {
+    if let Some(why) = why_idle(lease, now) {
+        return Some(format!("no replica of epilogue-controller holds the lease {name}: {why}"));
+    }
+    let observes = lease.is_some_and(|lease| lease.setup.runs_jobs == Some(false));
+    observes.then(|| {
+        format!("epilogue-controller only observes, as the lease {name} says: it runs no Job")
+    })
+}
+
 impl Setup {
     fn read(annotations: &BTreeMap<String, String>) -> Self {
         let text = |name: &str| annotations.get(name).filter(|text| !text.is_empty()).cloned();
@@ -135,6 +152,7 @@ impl Setup {
             manage_all_jobs: text(lease::MANAGE_ALL_JOBS).and_then(|text| text.parse().ok()),
             namespaces: names.map(str::to_owned).collect(),
             mode: text(lease::MODE),
+            runs_jobs: text(lease::RUNS_JOBS).and_then(|text| text.parse().ok()),
         }
     }
 
@@ -176,11 +194,10 @@ impl Controller {
         }
     }
 
-    /// That no replica works, and why; `None` if one does or nothing is known.
+    /// That no replica runs Jobs, and why; `None` if one does or nothing is known.
     pub(crate) fn idle(&self, now: Timestamp) -> Option<String> {
         let Self::Read(name, lease) = self else { return None };
-        let why = why_idle(lease.as_ref(), now)?;
-        Some(format!("no replica of epilogue-controller holds the lease {name}: {why}"))
+        runs_no_jobs(name, lease.as_ref(), now)
     }
 
     /// Why it is not known whether it runs the Jobs without `spec.managedBy`, if it is not.
@@ -265,5 +282,14 @@ mod tests {
             assert_eq!(of.idle(start()), Some(expected));
         }
         assert_eq!(Controller::of(None, Some(&[])).expect("none").idle(start()), None);
+    }
+
+    #[test]
+    fn a_controller_that_observes_runs_no_jobs() {
+        let of = controller(&json!({"epilogue.dev/runs-jobs": "false"}), "c_1", -5);
+        let idle = of.idle(start()).expect("it runs none");
+        assert!(idle.contains("only observes"), "{idle}");
+        let of = controller(&json!({"epilogue.dev/runs-jobs": "true"}), "c_1", -5);
+        assert_eq!(of.idle(start()), None);
     }
 }

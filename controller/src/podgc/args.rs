@@ -97,13 +97,22 @@ pub(crate) struct PodGcConfig {
 }
 
 impl PodGcArgs {
-    /// The value of `--pod-gc`.
-    pub(crate) fn mode(&self) -> Option<String> {
-        self.pod_gc.to_possible_value().map(|value| value.get_name().to_owned())
+    /// What pod GC does; a controller that observes limits it.
+    fn limited(&self, enforce: bool) -> ModeArg {
+        match self.pod_gc {
+            ModeArg::Alongside | ModeArg::Instead if !enforce => ModeArg::Observe,
+            given => given,
+        }
+    }
+
+    /// The value of `--pod-gc`, as limited by the mode.
+    pub(crate) fn mode(&self, enforce: bool) -> Option<String> {
+        self.limited(enforce).to_possible_value().map(|value| value.get_name().to_owned())
     }
 
     /// Returns the configuration, or why the flags are invalid.
-    pub(crate) fn config(self) -> Result<PodGcConfig, ArgsError> {
+    /// A controller that observes writes nothing, so without pod GC it has no rule left.
+    pub(crate) fn config(self, enforce: bool) -> Result<PodGcConfig, ArgsError> {
         let workers = self.concurrent_pod_gc_syncs;
         if workers == 0 || workers > CALLS_MAX {
             let flag = "concurrent-pod-gc-syncs";
@@ -116,12 +125,13 @@ impl PodGcArgs {
         if self.pod_gc_quarantine.0 < QUARANTINE_MIN {
             return Err(ArgsError::Quarantine(self.pod_gc_quarantine));
         }
-        let mode = match self.pod_gc {
+        let mode = match self.limited(enforce) {
             ModeArg::Off => Mode::Off,
             ModeArg::Observe => Mode::Observe,
             ModeArg::Alongside => Mode::Alongside,
             ModeArg::Instead => Mode::Instead,
         };
+        let idle = !enforce && mode == Mode::Off;
         let threshold = self.terminated_pod_gc_threshold;
         let threshold = threshold.or((mode == Mode::Instead).then_some(FINISHED_MAX));
         let settings = Settings {
@@ -133,12 +143,13 @@ impl PodGcArgs {
             kept_for: KeptFor::new(self.finished_pod_ttl),
             failed_per_owner_max: self.failed_pods_kept_per_owner,
             stale_reset: match self.stale_disruption_reset {
+                _ if idle => StaleReset::Off,
                 StaleArg::Off => StaleReset::Off,
                 StaleArg::Epilogue => StaleReset::Epilogue,
                 StaleArg::All => StaleReset::All,
             },
             stale_after: signed(self.stale_disruption_timeout),
-            marks: self.node_shutdown_marks,
+            marks: self.node_shutdown_marks && !idle,
         };
         Ok(PodGcConfig { settings, workers, bucket: (self.pod_gc_qps, self.pod_gc_burst.max(1)) })
     }
@@ -171,7 +182,7 @@ mod tests {
     fn config(args: &[&str]) -> Result<PodGcConfig, String> {
         let args = ["program"].iter().chain(args);
         let program = Program::try_parse_from(args).map_err(|error| error.to_string())?;
-        program.args.config().map_err(|error| error.to_string())
+        program.args.config(true).map_err(|error| error.to_string())
     }
 
     fn settings(args: &[&str]) -> Settings {

@@ -86,7 +86,7 @@ fn counting_worker(server: &Server, registry: &Registry) -> Arc<Worker> {
 fn worker_in(mode: Mode, server: &Server, registry: &Registry) -> Arc<Worker> {
     let settings = Settings { mode, quarantine: SignedDuration::ZERO, ..Settings::default() };
     let dispatch = Dispatch::for_tests(Some(settings));
-    dispatch.open();
+    dispatch.open(true);
     dispatch.node(WatchEvent::ListBegins);
     dispatch.node(WatchEvent::ListEnds("1".to_owned()));
     dispatch.pod(shown(5));

@@ -1,23 +1,33 @@
 {{/*
-The flags of a mode. `observe` makes each task observe at most. `enforce` writes only what differs
-from the agent's own defaults. Input: mode, pressure, stuckPods. Output: flags.
+The flags of tasks, where they differ from the agent's own defaults. The mode, which the environment
+has, makes each task observe at most: so `observe` leaves only what is off. Input: mode, pressure,
+stuckPods. Output: flags.
 */}}
 {{- define "epilogue.modeFlags" -}}
 {{- $flags := list -}}
-{{- $pressure := .pressure -}}
-{{- $stuckPods := .stuckPods -}}
-{{- if eq .mode "observe" -}}
-{{- $pressure = eq $pressure "off" | ternary "off" "observe" -}}
-{{- $stuckPods = eq $stuckPods "off" | ternary "off" "observe" -}}
-{{- $flags = append $flags "--shutdown=observe" -}}
+{{- $acts := eq .mode "enforce" -}}
+{{- if and (ne .pressure "observe") (or $acts (eq .pressure "off")) -}}
+{{- $flags = append $flags (print "--pressure=" .pressure) -}}
 {{- end -}}
-{{- if or (eq .mode "observe") (ne $pressure "observe") -}}
-{{- $flags = append $flags (print "--pressure=" $pressure) -}}
-{{- end -}}
-{{- if or (eq .mode "observe") (ne $stuckPods "enforce") -}}
-{{- $flags = append $flags (print "--stuck-pods=" $stuckPods) -}}
+{{- if and (ne .stuckPods "enforce") (or $acts (eq .stuckPods "off")) -}}
+{{- $flags = append $flags (print "--stuck-pods=" .stuckPods) -}}
 {{- end -}}
 {{- dict "flags" $flags | toYaml -}}
+{{- end -}}
+
+{{/* Which modes the agents have: each has an account of its own. Input: root. */}}
+{{- define "epilogue.agentModes" -}}
+{{- $modes := list -}}
+{{- if .Values.agent.leave -}}
+{{- /* What an agent that acts left takes its rights to remove. */ -}}
+{{- $modes = list "enforce" -}}
+{{- else -}}
+{{- $modes = list .Values.mode -}}
+{{- range .Values.agent.pools -}}
+{{- $modes = append $modes (.mode | default $.Values.mode) -}}
+{{- end -}}
+{{- end -}}
+{{- dict "modes" (uniq $modes) | toYaml -}}
 {{- end -}}
 
 {{/* Directories and unit: the values, else the platform's. */}}
@@ -55,7 +65,7 @@ add up. Input: root, pool. Output: those values.
 {{- if ne .paths.kubeletRootDir "/var/lib/kubelet" -}}
 {{- $flags = append $flags (print "--kubelet-root-dir=" .paths.kubeletRootDir) -}}
 {{- end -}}
-{{- with $agent.runtimeEndpoint -}}
+{{- with eq $agent.mode "enforce" | ternary $agent.runtimeEndpoint "" -}}
 {{- $flags = append $flags (print "--runtime-endpoint=" .) -}}
 {{- end -}}
 {{- if not $agent.logind -}}{{- $flags = append $flags "--logind=false" -}}{{- end -}}
@@ -114,7 +124,8 @@ service of the host. Input: pod, settings, others.
 
 {{/*
 Sets the host's directories: each is mounted under /host. Without `pressure` the agent reads the
-cgroups and sets no trigger, measures no disk, and needs no capability. Input: pod, settings, paths.
+cgroups and sets no trigger, measures no disk, and needs no capability. One that observes needs none
+either, and has no socket of a runtime and nothing that it could write. Input: pod, settings, paths.
 */}}
 {{- define "epilogue.setDirectories" -}}
 {{- $container := index .pod.containers 0 -}}
@@ -126,6 +137,12 @@ cgroups and sets no trigger, measures no disk, and needs no capability. Input: p
 {{- $off := eq .settings.pressure "off" -}}
 {{- if $off -}}
 {{- $without = concat $without (list "logs" "containerd-images" "crio-images") -}}
+{{- end -}}
+{{- $observes := eq .settings.mode "observe" -}}
+{{- if $observes -}}
+{{- $without = concat $without (list "containerd" "crio" "journal") -}}
+{{- end -}}
+{{- if or $off $observes -}}
 {{- $_ := unset $container.securityContext.capabilities "add" -}}
 {{- end -}}
 {{- $volumes := list -}}
@@ -143,7 +160,10 @@ cgroups and sets no trigger, measures no disk, and needs no capability. Input: p
 {{- if hasKey $directories .name -}}
 {{- $_ := set . "mountPath" (print "/host" (get $directories .name)) -}}
 {{- end -}}
-{{- if and $off (eq .name "cgroup") -}}{{- $_ := set . "readOnly" true -}}{{- end -}}
+{{- $reads := list -}}
+{{- if $off -}}{{- $reads = list "cgroup" -}}{{- end -}}
+{{- if $observes -}}{{- $reads = list "cgroup" "logind-conf" -}}{{- end -}}
+{{- if has .name $reads -}}{{- $_ := set . "readOnly" true -}}{{- end -}}
 {{- $mounts = append $mounts . -}}
 {{- end -}}
 {{- end -}}
@@ -185,12 +205,15 @@ A DaemonSet of agents. Input: root, pool (empty for the default one), others (po
 annotations, which make it a hook that runs `leave`.
 */}}
 {{- define "epilogue.agent" -}}
-{{- $text := include "epilogue.text" (dict "root" .root "path" "base/agent/daemon-set.yaml") -}}
+{{- $text := include "epilogue.text" (dict "root" .root "path" "common/agent/daemon-set.yaml") -}}
 {{- $set := fromYaml $text -}}
 {{- $pod := $set.spec.template.spec -}}
 {{- $container := index $pod.containers 0 -}}
 {{- $paths := include "epilogue.paths" .root | fromYaml -}}
 {{- $settings := include "epilogue.settings" . | fromYaml -}}
+{{- if or .annotations .root.Values.agent.leave -}}
+{{- $_ := set $settings "mode" "enforce" -}}
+{{- end -}}
 {{- include "epilogue.setPod" (dict "root" .root "workload" $set "settings" $settings) -}}
 {{- include "epilogue.setNodes" (dict "pod" $pod "settings" $settings "others" .others) -}}
 {{- include "epilogue.setDirectories" (dict "pod" $pod "settings" $settings "paths" $paths) -}}

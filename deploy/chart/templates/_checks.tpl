@@ -40,7 +40,7 @@ Labels and annotations that the chart sets, or that selectors and Helm rely on. 
 {{- include "epilogue.checkKeys" (dict "field" $common "keys" $keys) -}}
 {{- end -}}
 {{- range .settings.extraEnv -}}
-{{- if has .name (list "NODE_NAME" "POD_UID") -}}
+{{- if has .name (list "NODE_NAME" "POD_UID" "EPILOGUE_MODE") -}}
 {{- $why := "the chart sets this one" -}}
 {{- fail (printf "%s.extraEnv: %s: expected another name: %s" $.field .name $why) -}}
 {{- end -}}

@@ -10,14 +10,9 @@
 {{- end -}}
 {{- if $controller.manageAllJobs -}}{{- $flags = append $flags "--manage-all-jobs" -}}{{- end -}}
 {{- with $controller.namespace -}}{{- $flags = append $flags (print "--namespace=" .) -}}{{- end -}}
-{{- if eq .root.Values.mode "observe" -}}
-{{- $podGC := eq $controller.podGC "off" | ternary "off" "observe" -}}
-{{- $flags = append $flags (print "--pod-gc=" $podGC) -}}
-{{- if eq $podGC "off" -}}
-{{- $idle := list "--stale-disruption-reset=off" "--node-shutdown-marks=false" -}}
-{{- $flags = concat $flags $idle -}}
-{{- end -}}
-{{- else if ne $controller.podGC "alongside" -}}
+{{- /* The mode, which the environment has, makes pod GC observe at most. */ -}}
+{{- $acts := eq .root.Values.mode "enforce" -}}
+{{- if and (ne $controller.podGC "alongside") (or $acts (eq $controller.podGC "off")) -}}
 {{- $flags = append $flags (print "--pod-gc=" $controller.podGC) -}}
 {{- end -}}
 {{- if .root.Values.scraping.enabled -}}
@@ -28,12 +23,13 @@
 
 {{/* The Deployment. */}}
 {{- define "epilogue.controller" -}}
-{{- $text := include "epilogue.text" (dict "root" . "path" "base/controller/deployment.yaml") -}}
+{{- $text := include "epilogue.text" (dict "root" . "path" "common/controller/deployment.yaml") -}}
 {{- $deployment := fromYaml $text -}}
 {{- $pod := $deployment.spec.template.spec -}}
 {{- $container := index $pod.containers 0 -}}
 {{- $values := .Values.controller -}}
-{{- include "epilogue.setPod" (dict "root" . "workload" $deployment "settings" $values) -}}
+{{- $settings := merge (dict "mode" .Values.mode) $values -}}
+{{- include "epilogue.setPod" (dict "root" . "workload" $deployment "settings" $settings) -}}
 {{- $_ := set $deployment.spec "replicas" $values.replicas -}}
 {{- with $values.strategy -}}{{- $_ := set $deployment.spec "strategy" . -}}{{- end -}}
 {{- with $values.affinity -}}{{- $_ := set $pod "affinity" . -}}{{- end -}}

@@ -16,7 +16,9 @@
 {{- if not .Values.controller.enabled }}
 - The controller: controller.enabled is false. Jobs and pod GC stay with kube-controller-manager.
 {{- else }}
-{{- if not .Values.controller.manageAllJobs }}
+{{- if eq .Values.mode "observe" }}
+- Jobs: the controller runs none. Those that name it in spec.managedBy wait.
+{{- else if not .Values.controller.manageAllJobs }}
 - Jobs without spec.managedBy stay with kube-controller-manager: controller.manageAllJobs is false.
 {{- end }}
 {{- if eq .Values.mode "observe" }}

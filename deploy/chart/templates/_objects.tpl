@@ -15,12 +15,17 @@ Input: root, path.
       (list "epilogue-controller" "epilogue-system" $values.controller $names.controller)
       (list "epilogue-agent" "epilogue-agents" $values.agent $names.agents) -}}
 {{- range $programs -}}
+{{- $name := first . -}}
 {{- $account := (index . 2).serviceAccount.name -}}
 {{- $namespace := index . 3 -}}
-{{- $of := printf "(kind: ServiceAccount|serviceAccount:)\n(metadata:\n)? +name: %s\n" (first .) -}}
+{{- range $suffix := list "" "-observer" -}}
+{{- $kind := "(kind: ServiceAccount|serviceAccount:)\n(metadata:\n)? +" -}}
+{{- $of := printf "%sname: %s%s\n" $kind $name $suffix -}}
 {{- range $found := regexFindAll $of $text -1 | uniq -}}
-{{- $named := regexReplaceAll "name: .*\n" $found (printf "name: %s\n" (quote $account)) -}}
+{{- $new := printf "name: %s\n" (print $account $suffix | quote) -}}
+{{- $named := regexReplaceAll "name: .*\n" $found $new -}}
 {{- $text = replace $found $named $text -}}
+{{- end -}}
 {{- end -}}
 {{- $token := "create token " -}}
 {{- $text = replace (print $token (first .) " ") (print $token $account " ") $text -}}
@@ -120,7 +125,8 @@ kubernetes.io/arch: {{ . }}
 {{- end -}}
 
 {{/*
-Sets in a workload what both programs share. Input: root, workload, settings (of one program).
+Sets in a workload what both programs share. Input: root, workload, settings (of one program, with
+its mode).
 */}}
 {{- define "epilogue.setPod" -}}
 {{- $template := .workload.spec.template -}}
@@ -135,10 +141,17 @@ Sets in a workload what both programs share. Input: root, workload, settings (of
 {{- $_ := set $container "image" (include "epilogue.image" .root) -}}
 {{- $_ := set $container "imagePullPolicy" $values.image.pullPolicy -}}
 {{- $_ := set $container "resources" .settings.resources -}}
+{{- $account := .settings.serviceAccount.name -}}
+{{- if eq .settings.mode "observe" -}}
+{{- $account = print $account "-observer" -}}
+{{- range $container.env -}}
+{{- if eq .name "EPILOGUE_MODE" -}}{{- $_ := set . "value" "observe" -}}{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- with .settings.extraEnv -}}
 {{- $_ := set $container "env" (concat ($container.env | default list) .) -}}
 {{- end -}}
-{{- $_ := set $pod "serviceAccountName" .settings.serviceAccount.name -}}
+{{- $_ := set $pod "serviceAccountName" $account -}}
 {{- $selector := include "epilogue.nodeSelector" .root | fromYaml -}}
 {{- $_ := set $pod "nodeSelector" (merge (dict) .settings.nodeSelector $selector) -}}
 {{- if .settings.priorityClassName -}}

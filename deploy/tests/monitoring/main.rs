@@ -11,7 +11,7 @@ use std::process::Command;
 use epilogue_deploy::monitoring::{
     UPDATE_ENV, alerts, alerts_test, directory, generated, prometheus_rule,
 };
-use epilogue_deploy::{base, documents};
+use epilogue_deploy::{documents, enforce};
 use serde_json::{Value, json};
 
 use promql::{Names, names};
@@ -327,7 +327,9 @@ fn what_is_scraped_is_what_the_manifests_offer() {
         let all = file["scrape_configs"].as_array().expect("must have jobs");
         let job = all.iter().find(|job| job["job_name"] == name).expect(name);
         assert_eq!(job["kubernetes_sd_configs"][0]["namespaces"]["names"][0], namespace);
-        let workload = documents(&base().join(path)).expect("must be readable").remove(0);
+        let workload = documents(&enforce().join("../../common").join(path))
+            .expect("must be readable")
+            .remove(0);
         assert_eq!(workload["metadata"]["namespace"], namespace);
         let port = text(&workload["spec"]["template"]["spec"]["containers"][0]["ports"][0]["name"]);
         assert_eq!(job["relabel_configs"][0]["regex"], format!("{name};{port}"));

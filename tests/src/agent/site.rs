@@ -150,7 +150,7 @@ impl Site {
         let healthz = Healthz::serve(setup.kubelet).expect("a kubelet's health");
         let (path, throttle, server) = way(cluster, setup.way).await;
         let config = root.path().join("kubeconfig");
-        let token = Token::write(cluster, &node, &server, &config, setup.revocable_token).await;
+        let token = Token::write(cluster, &node, &server, &config, &setup).await;
         let admin = free_address();
         let mut arguments = vec![
             "run".to_owned(),

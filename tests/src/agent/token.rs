@@ -9,7 +9,8 @@ use kube::Resource;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::json;
 
-use crate::install::{AGENT, AGENTS_NAMESPACE};
+use super::site::Setup;
+use crate::install::{AGENT, AGENTS_NAMESPACE, OBSERVER};
 use crate::{Cluster, eventually, install, kubeconfig, pki};
 
 /// The API keeps a token that it has accepted for 10 s.
@@ -23,6 +24,29 @@ pub(super) struct Token {
     /// Where the agent reads it.
     file: PathBuf,
     first: String,
+    account: Account,
+}
+
+/// Whose token it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Account {
+    Acts,
+    Observes,
+}
+
+impl Account {
+    /// That of an agent with these arguments.
+    fn of(arguments: &[String]) -> Self {
+        let observes = arguments.iter().any(|argument| argument == "--mode=observe");
+        if observes { Self::Observes } else { Self::Acts }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Acts => AGENT.to_owned(),
+            Self::Observes => format!("{AGENT}{OBSERVER}"),
+        }
+    }
 }
 
 impl Token {
@@ -35,28 +59,32 @@ impl Token {
         node: &str,
         server: &str,
         path: &Path,
-        of_pod: bool,
+        setup: &Setup,
     ) -> Self {
+        let (of_pod, account) = (setup.revocable_token, Account::of(&setup.arguments));
         let (cluster, file) = (cluster.clone(), path.with_extension("token"));
         let client = cluster.admin_client().await.expect("a client");
         let bound =
             if of_pod { of_a_pod(&client, node).await } else { of_node(&client, node).await };
-        let token = cluster.bound_token(AGENTS_NAMESPACE, AGENT, Some(bound)).await;
+        let token = cluster.bound_token(AGENTS_NAMESPACE, &account.name(), Some(bound)).await;
         let first = token.expect("a token");
         pki::write_secret(&file, &first).expect("the token");
         let config = kubeconfig::read(cluster.kubeconfig_path()).expect("a kubeconfig");
         let config = kubeconfig::at(kubeconfig::with_token_file(config, &file), server);
         kubeconfig::write(path, &config).expect("a kubeconfig");
-        let agent = cluster.token_client(&first).await.expect("a client");
-        install::policies_bind(agent, node).await.expect("the policies bind the agent");
-        Self { cluster, node: node.to_owned(), file, first }
+        if account == Account::Acts {
+            let agent = cluster.token_client(&first).await.expect("a client");
+            install::policies_bind(agent, node).await.expect("the policies bind the agent");
+        }
+        Self { cluster, node: node.to_owned(), file, first, account }
     }
 
     /// Writes another token, which is bound to the Node. No reader sees half of it.
     pub(super) async fn replace(&self) {
         let client = self.cluster.admin_client().await.expect("a client");
         let bound = of_node(&client, &self.node).await;
-        let token = self.cluster.bound_token(AGENTS_NAMESPACE, AGENT, Some(bound)).await;
+        let name = self.account.name();
+        let token = self.cluster.bound_token(AGENTS_NAMESPACE, &name, Some(bound)).await;
         let next = self.file.with_extension("next");
         pki::write_secret(&next, &token.expect("a token")).expect("the token");
         std::fs::rename(next, &self.file).expect("must be movable");

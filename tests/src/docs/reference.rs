@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, ensure};
-use epilogue_deploy::rights::{AGENTS, CONTROLLERS};
+use epilogue_deploy::rights::{AGENTS, CONTROLLERS, OBSERVERS};
 use tokio::process::Command;
 
 use super::metrics;
@@ -136,7 +136,9 @@ fn sources(path: &str) -> anyhow::Result<Vec<(String, String)>> {
 fn rights() -> String {
     let mut table =
         "| role | group | resource | verb | only | for |\n|---|---|---|---|---|---|\n".to_owned();
-    for (role, group, resource, verb, only, why) in CONTROLLERS.iter().chain(&AGENTS) {
+    for (role, group, resource, verb, only, why) in
+        CONTROLLERS.iter().chain(&AGENTS).chain(&OBSERVERS)
+    {
         let group = if group.is_empty() { "core" } else { group };
         writeln!(table, "| {role} | {group} | `{resource}` | {verb} | {only} | {why} |")
             .expect("a String takes text");

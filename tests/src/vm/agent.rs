@@ -132,7 +132,8 @@ async fn host_service(node: &Node, cluster: &Cluster, flags: &[&str]) -> Result<
     let unit = format!(
         "install -m 755 /opt/run/agent/{AGENT} /usr/local/bin/ && \
          install -m 644 /opt/run/agent/{UNIT} /etc/systemd/system/ && \
-         printf 'NODE_NAME={}\nEPILOGUE_AGENT_FLAGS={}\n' > /etc/epilogue/agent.env && \
+         printf 'NODE_NAME={}\nEPILOGUE_MODE=enforce\nEPILOGUE_AGENT_FLAGS={}\n' \
+         > /etc/epilogue/agent.env && \
          systemctl daemon-reload && systemctl enable --now --quiet {UNIT}",
         node.name(),
         flags.join(" "),

@@ -28,6 +28,7 @@ fn normalised(objects: Vec<Value>) -> BTreeMap<String, Value> {
             sort(&mut pod["volumes"]);
             sort(&mut pod["containers"][0]["volumeMounts"]);
             sort(&mut pod["containers"][0]["ports"]);
+            sort(&mut pod["containers"][0]["env"]);
         }
         (platforms::named(&object), object)
     });
@@ -52,30 +53,39 @@ fn assert_equal(what: &str, chart: Vec<Value>, kustomize: Vec<Value>) {
 }
 
 #[tokio::test]
-async fn with_enforce_the_chart_is_equal_to_each_overlay() {
+async fn in_both_modes_the_chart_is_equal_to_each_overlay() {
     let table = [
-        ("base", json!({})),
-        ("overlays/k3s", json!({"platform": "k3s"})),
-        ("overlays/k0s", json!({"platform": "k0s"})),
-        ("overlays/microk8s", json!({"platform": "microk8s"})),
-        ("overlays/no-logind", json!({"agent": {"logind": false}})),
-        ("overlays/scraping", json!({"scraping": {"enabled": true}})),
-        ("overlays/opt-in", json!({"optIn": {"enabled": true}})),
+        ("", json!({})),
+        ("k3s", json!({"platform": "k3s"})),
+        ("k0s", json!({"platform": "k0s"})),
+        ("microk8s", json!({"platform": "microk8s"})),
+        ("no-logind", json!({"agent": {"logind": false}})),
+        ("scraping", json!({"scraping": {"enabled": true}})),
+        ("opt-in", json!({"optIn": {"enabled": true}})),
     ];
-    for (directory, mut values) in table {
+    for (overlay, mut values) in table {
+        let acts = format!("overlays/{}", platforms::acting(overlay));
+        let observes = match overlay {
+            "" => "base".to_owned(),
+            overlay => format!("overlays/{overlay}"),
+        };
+        assert_equal(&observes, rendered(&values).await, platforms::rendered(&observes).await);
         values["mode"] = json!("enforce");
-        assert_equal(directory, rendered(&values).await, platforms::rendered(directory).await);
+        assert_equal(&acts, rendered(&values).await, platforms::rendered(&acts).await);
     }
 }
 
 #[tokio::test]
 async fn one_half_of_the_chart_is_one_half_of_the_base() {
     for (half, other) in [("agent", "controller"), ("controller", "agent")] {
-        let values = json!({
-            "mode": "enforce", other: {"enabled": false}, "apiPriority": {"enabled": false},
-        });
-        let directory = format!("base/{half}");
-        assert_equal(half, rendered(&values).await, platforms::rendered(&directory).await);
+        for (mode, directory) in [("observe", "base"), ("enforce", "overlays/enforce")] {
+            let values = json!({
+                "mode": mode, other: {"enabled": false}, "apiPriority": {"enabled": false},
+            });
+            let directory = format!("{directory}/{half}");
+            let kustomize = platforms::rendered(&directory).await;
+            assert_equal(&directory, rendered(&values).await, kustomize);
+        }
     }
 }
 

@@ -18,29 +18,73 @@ fn flags(objects: &[Value], workload: &str) -> Vec<String> {
     all[base.len()..].to_vec()
 }
 
-const OBSERVES: [&str; 3] = ["--shutdown=observe", "--pressure=observe", "--stuck-pods=observe"];
-/// With these, pod GC has no rule that can apply.
-const IDLE: [&str; 3] =
-    ["--pod-gc=off", "--stale-disruption-reset=off", "--node-shutdown-marks=false"];
-const REPORTS: [&str; 1] = ["--pod-gc=observe"];
+/// The mode in the environment of a workload's first container.
+pub(super) fn mode(objects: &[Value], workload: &str) -> String {
+    let is_it =
+        |it: &&Value| it["metadata"]["name"] == workload && !it["spec"]["template"].is_null();
+    let set = objects.iter().find(is_it).expect(workload);
+    let env = set["spec"]["template"]["spec"]["containers"][0]["env"].as_array().expect("some");
+    let mode = env.iter().find(|it| it["name"] == "EPILOGUE_MODE").expect("the mode");
+    mode["value"].as_str().expect("text").to_owned()
+}
 
 #[tokio::test]
 async fn without_values_the_chart_observes() {
     let objects = rendered(&json!({})).await;
-    assert_eq!(flags(&objects, "epilogue-agent"), OBSERVES);
-    assert_eq!(flags(&objects, "epilogue-controller"), REPORTS);
+    for workload in ["epilogue-agent", "epilogue-controller"] {
+        assert_eq!(flags(&objects, workload), [""; 0], "the mode limits all tasks");
+        assert_eq!(mode(&objects, workload), "observe");
+        assert_eq!(mode(&rendered(&json!({"mode": "enforce"})).await, workload), "enforce");
+    }
     let objects = rendered(&json!({"controller": {"podGC": "off"}})).await;
-    assert_eq!(flags(&objects, "epilogue-controller"), IDLE);
+    assert_eq!(flags(&objects, "epilogue-controller"), ["--pod-gc=off"]);
+}
+
+/// What of the host the agent's container could write, and its sockets of runtimes.
+fn reach(objects: &[Value], workload: &str) -> Vec<String> {
+    let is_it = |it: &&Value| it["kind"] == "DaemonSet" && it["metadata"]["name"] == workload;
+    let set = objects.iter().find(is_it).expect(workload);
+    let mounts = &set["spec"]["template"]["spec"]["containers"][0]["volumeMounts"];
+    let reaches = |it: &&Value| {
+        it["readOnly"] != true || ["containerd", "crio"].iter().any(|name| it["name"] == *name)
+    };
+    let mounts = mounts.as_array().expect("mounts").iter().filter(reaches);
+    mounts.map(|it| it["name"].as_str().expect("text").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_pool_that_observes_has_no_socket_no_writable_mount_and_the_observer_s_account() {
+    let pool = |mode: &str| json!({"name": "a", "nodeSelector": {"pool": "a"}, "mode": mode});
+    let all = ["containerd", "crio", "logind-conf", "journal", "cgroup"];
+    for (mode, other) in [("observe", "enforce"), ("enforce", "observe")] {
+        let values = json!({"mode": mode, "agent": {"pools": [pool(other)]}});
+        let objects = rendered(&values).await;
+        for (workload, mode) in [("epilogue-agent", mode), ("epilogue-agent-a", other)] {
+            let (reach, observes) = (reach(&objects, workload), mode == "observe");
+            assert_eq!(reach, if observes { &[][..] } else { &all[..] }, "{values} {workload}");
+            assert_eq!(self::mode(&objects, workload), mode);
+            let set = objects
+                .iter()
+                .find(|it| it["kind"] == "DaemonSet" && it["metadata"]["name"] == workload);
+            let account = &set.expect("a set")["spec"]["template"]["spec"]["serviceAccountName"];
+            let expected = if observes { "epilogue-agent-observer" } else { "epilogue-agent" };
+            assert_eq!(*account, expected);
+            let there =
+                |it: &Value| it["kind"] == "ServiceAccount" && it["metadata"]["name"] == *account;
+            assert!(objects.iter().any(there), "{expected}");
+        }
+    }
 }
 
 #[tokio::test]
 async fn the_mode_limits_what_the_fine_values_say() {
-    let table: [(&str, Value, &[&str]); 7] = [
-        ("observe", json!({"pressure": "enforce"}), &OBSERVES),
+    let table: [(&str, Value, &[&str]); 8] = [
+        ("observe", json!({"pressure": "enforce"}), &[]),
+        ("observe", json!({"runtimeEndpoint": "unix:///r/s"}), &[]),
         (
             "observe",
             json!({"pressure": "off", "stuckPods": "off"}),
-            &["--shutdown=observe", "--pressure=off", "--stuck-pods=off"],
+            &["--pressure=off", "--stuck-pods=off"],
         ),
         ("enforce", json!({}), &[]),
         ("enforce", json!({"pressure": "enforce"}), &["--pressure=enforce"]),
@@ -76,11 +120,14 @@ async fn a_pool_has_a_mode_of_its_own() {
         pool("same", json!({"extraArgs": ["--bare-pods=delete"]})),
     ];
     let objects = rendered(&json!({"agent": {"pools": pools}})).await;
-    assert_eq!(flags(&objects, "epilogue-agent"), OBSERVES);
+    assert_eq!(flags(&objects, "epilogue-agent"), [""; 0]);
+    let modes = ["", "-acts", "-evicts", "-same"];
+    let modes = modes.map(|pool| mode(&objects, &format!("epilogue-agent{pool}")));
+    assert_eq!(modes, ["observe", "enforce", "enforce", "observe"]);
     assert_eq!(flags(&objects, "epilogue-agent-acts"), [""; 0]);
     assert_eq!(flags(&objects, "epilogue-agent-evicts"), ["--pressure=enforce"]);
     let same = flags(&objects, "epilogue-agent-same");
-    assert_eq!(same, [&OBSERVES[..], &["--bare-pods=delete"]].concat());
+    assert_eq!(same, ["--bare-pods=delete"]);
 }
 
 #[tokio::test]

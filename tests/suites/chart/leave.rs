@@ -26,7 +26,8 @@ fn the<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
 
 #[tokio::test]
 async fn the_hooks_replace_the_agents_and_may_only_read() {
-    let pool = json!({"agent": {"pools": [{"name": "batch", "nodeSelector": {"pool": "batch"}}]}});
+    let pools = json!([{"name": "batch", "nodeSelector": {"pool": "batch"}}]);
+    let pool = json!({"mode": "enforce", "agent": {"pools": pools}});
     let (hooks, objects) = (hooks(&pool).await, rendered(&pool).await);
     let names = |objects: &[Value], kind: &str| -> BTreeSet<String> {
         objects.iter().filter(|object| object["kind"] == kind).map(named).collect()
@@ -55,6 +56,28 @@ async fn the_hooks_replace_the_agents_and_may_only_read() {
     let expected = ["DaemonSet", "Pod", "Role", "RoleBinding", "ServiceAccount"];
     assert_eq!(kinds, BTreeSet::from(expected));
     assert!(hooks.iter().all(|it| it["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"));
+}
+
+/// Agents that observe may not remove what ones that acted have left.
+#[tokio::test]
+async fn where_all_observe_the_hooks_bring_the_account_that_may_leave() {
+    let observes = hooks(&json!({})).await;
+    let acts = rendered(&json!({"mode": "enforce"})).await;
+    let of_agents = |objects: &[Value]| -> BTreeSet<String> {
+        let kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+        let rights = objects.iter().filter(|it| kinds.iter().any(|kind| it["kind"] == *kind));
+        let own = rights
+            .filter(|it| it["metadata"]["labels"]["app.kubernetes.io/name"] == "epilogue-agent");
+        own.map(named).collect()
+    };
+    assert_eq!(of_agents(&observes), of_agents(&acts));
+    assert_eq!(of_agents(&observes).len(), 5);
+    let pod = &the(&observes, "DaemonSet")["spec"]["template"]["spec"];
+    assert_eq!(pod["serviceAccountName"], "epilogue-agent");
+    let mounts = pod["containers"][0]["volumeMounts"].as_array().expect("mounts");
+    let writes = |name: &str| mounts.iter().any(|it| it["name"] == name && it["readOnly"] != true);
+    assert!(writes("journal") && writes("logind-conf"));
+    assert!(hooks(&json!({"mode": "enforce"})).await.len() == observes.len() - 5);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::flags::mode;
 use super::helm::{chart, done, notes, objects, rendered};
 use crate::platforms::named;
 
@@ -24,7 +25,7 @@ async fn notes_say_what_is_off_and_which_value_turns_it_on() {
             json!({}),
             &[
                 "Terminating pods at a shutdown",
-                "controller.manageAllJobs",
+                "Jobs: the controller runs none",
                 "Pod GC fails and deletes no pod",
                 "scraping.enabled is false",
                 "alerts.enabled is false",
@@ -85,18 +86,17 @@ async fn the_next_command_of_the_notes_does_what_they_say() {
     let notes = notes(&json!({})).await;
     let next = section(&notes, "What to do next");
     let (pool, all) = next.split_once("Let all act:").expect("two commands");
-    let args = |objects: &[Value], name: &str| -> Vec<String> {
+    let mode = |objects: &[Value], name: &str| -> String {
         let set = format!("DaemonSet/epilogue-agents/{name}");
         assert!(objects.iter().any(|object| named(object) == set), "{set}");
-        epilogue_deploy::args(objects, name).expect("arguments")
+        mode(objects, name)
     };
-    let observes = "--shutdown=observe".to_owned();
     let (_, command) = pool.split_once("Let the agents of one pool act").expect("a command");
     let objects = with_sets_of(command).await;
-    assert!(!args(&objects, "epilogue-agent-batch").contains(&observes));
-    assert!(args(&objects, "epilogue-agent").contains(&observes));
+    assert_eq!(mode(&objects, "epilogue-agent-batch"), "enforce");
+    assert_eq!(mode(&objects, "epilogue-agent"), "observe");
     let objects = with_sets_of(all).await;
-    assert!(!args(&objects, "epilogue-agent").contains(&observes));
+    assert_eq!(mode(&objects, "epilogue-agent"), "enforce");
 }
 
 /// What the notes say of each task agrees with the flags of the programs.
@@ -112,17 +112,18 @@ async fn notes_and_flags_of_both_modes_agree() {
             let agent = epilogue_deploy::args(&objects, "epilogue-agent").expect("arguments");
             let controller = epilogue_deploy::args(&objects, "epilogue-controller").expect("some");
             let off = section(&notes, "What is off");
-            let acts = mode == "enforce";
+            let acts = super::flags::mode(&objects, "epilogue-agent") == "enforce";
+            assert_eq!(acts, mode == "enforce");
             let has = |flags: &[String], flag: &str| flags.iter().any(|it| it == flag);
-            assert_eq!(off.contains("Terminating pods"), has(&agent, "--shutdown=observe"));
+            assert_eq!(off.contains("Terminating pods"), !acts);
             assert_eq!(notes.contains("terminates pods and delays"), acts, "{values}");
             let evicts = has(&agent, "--pressure=enforce");
             assert_eq!(acts && !off.contains("Evictions: agent.pressure"), evicts, "{values}");
             // The agent fails stuck pods by default.
             let fails = !agent.iter().any(|flag| flag.starts_with("--stuck-pods="));
-            assert_eq!(acts && !off.contains("agent.stuckPods"), fails, "{values}");
+            assert_eq!(acts && !off.contains("agent.stuckPods"), acts && fails, "{values}");
             let collects = !controller.iter().any(|flag| flag.starts_with("--pod-gc="));
-            assert_eq!(!off.contains("Pod GC"), collects, "{values}");
+            assert_eq!(!off.contains("Pod GC"), acts && collects, "{values}");
         }
     }
 }

@@ -93,7 +93,7 @@ async fn common_labels_and_annotations_are_on_every_object_and_hook() {
     let more = common.as_object().cloned().expect("a map");
     values.as_object_mut().expect("a map").extend(more);
     let (objects, hooks) = (rendered(&values).await, hooks(&common).await);
-    assert!(objects.len() > 60 && hooks.len() == 5);
+    assert!(objects.len() > 60 && hooks.len() == 10);
     for object in objects.iter().chain(&hooks) {
         let metadata = &object["metadata"];
         assert_eq!(metadata["labels"]["team"], "batch", "{}", named(object));

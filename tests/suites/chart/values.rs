@@ -22,7 +22,7 @@ const CONTROLLER: &str = "Deployment/epilogue-system/epilogue-controller";
 #[tokio::test]
 async fn without_pressure_the_agent_may_write_no_cgroup_and_sees_no_disk() {
     let pool = json!({"name": "evicts", "nodeSelector": {"a": "b"}, "pressure": "enforce"});
-    let values = json!({"agent": {"pressure": "off", "pools": [pool]}});
+    let values = json!({"mode": "enforce", "agent": {"pressure": "off", "pools": [pool]}});
     let objects = rendered(&values).await;
     for (name, off) in [(AGENT.to_owned(), true), (format!("{AGENT}-evicts"), false)] {
         let pod = &the(&objects, &name)["spec"]["template"]["spec"];
@@ -85,8 +85,8 @@ async fn an_invalid_value_has_an_error_that_names_the_field() {
             &["controller.extraArgs: --pod-gc", "controller.podGC"],
         ),
         (
-            json!({"controller": {"extraArgs": ["--node-shutdown-marks=false"]}}),
-            &["controller.extraArgs: --node-shutdown-marks", "mode=enforce"],
+            json!({"controller": {"extraArgs": ["--mode=enforce"]}}),
+            &["controller.extraArgs: --mode", "set mode"],
         ),
         (json!({"controller": {"manageAllJobs": true}}), &["'/controller/manageAllJobs'"]),
         (json!({"controller": {"replicas": 0}}), &["'/controller/replicas'", "want 1"]),

@@ -86,6 +86,11 @@ impl World {
         format!("{}-here", self.namespace.name())
     }
 
+    /// The cluster of the suite.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
     /// Whose token the calls carry.
     pub(crate) fn who(&self) -> &'static str {
         self.who

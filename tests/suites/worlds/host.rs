@@ -206,7 +206,8 @@ impl Host {
     ) -> anyhow::Result<()> {
         let root = format!("--root={}", self.root.path().display());
         let node = format!("--node-name={}", self.name);
-        let mut arguments = vec!["epilogue-agent", "run", &node, &root, "--metrics-bind-address=0"];
+        let mut arguments = vec!["epilogue-agent", "run", "--mode=enforce", &node, &root];
+        arguments.push("--metrics-bind-address=0");
         let threshold = format!("--eviction-hard=memory.available<{THRESHOLD}");
         match self.memory {
             None => arguments.extend(["--pressure=off", "--oom-causes=false"]),

@@ -567,6 +567,7 @@ impl Replica {
         loop {
             let arguments = [
                 "epilogue-controller",
+                "--mode=enforce",
                 "--manage-all-jobs",
                 "--check-plans",
                 "--metrics-bind-address=0",

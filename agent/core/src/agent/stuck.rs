@@ -328,6 +328,11 @@ impl Stuck {
         if finding.judgement == Judgement::Fail && refused {
             finding.judgement = Judgement::Leave(Obstacle::Refused);
         }
+        // An agent that observes may have no runtime to ask.
+        let unasked = !facts.settings.runtime && !facts.settings.enforce;
+        if unasked && finding.would_fail_unseen(pod, case.liveness) {
+            finding.judgement = Judgement::Fail;
+        }
         let exited = finding.hang == Hang::Exited;
         case.exited_since = exited.then(|| case.exited_since.unwrap_or(round));
         // A live kubelet needs some time to clean up and to report what has just exited, however
@@ -408,7 +413,12 @@ impl Stuck {
                 let count = u64::from(!std::mem::replace(&mut case.would_fail, true));
                 *out.status.would_have.entry(WouldHave::FailStuck).or_default() += count;
                 let words = finding.failed(case.liveness, over);
-                (WOULD_FAIL, format!("Would be failed if the agent were set to enforce: {words}."))
+                let proof = match finding.hang {
+                    Hang::NoWitness => ", and the runtime proved that nothing of it runs",
+                    _ => "",
+                };
+                let text = "Would be failed if the agent were set to enforce";
+                (WOULD_FAIL, format!("{text}{proof}: {words}."))
             }
         };
         case.event_at = Some(now);

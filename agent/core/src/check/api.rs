@@ -64,8 +64,8 @@ pub enum MarkTrial {
     },
 }
 
-/// Judges the API's answers.
-pub(super) fn api(facts: &ApiFacts) -> Check {
+/// Judges the API's answers. An agent that observes writes events only, and lacks all other rights.
+pub(super) fn api(facts: &ApiFacts, observes: bool) -> Check {
     const NAME: &str = "api";
     let answers = match facts {
         ApiFacts::Silent { server, error } => {
@@ -78,9 +78,17 @@ pub(super) fn api(facts: &ApiFacts) -> Check {
     let ApiAnswers { server, node, denied, trial, on_the_way, latency, .. } = &**answers;
     let took = format!("{server} answers in {} ms", latency.as_millis());
     let fail = |code, found: String| Check::fail(NAME, code, format!("{took}; {found}"));
+    if observes && !denied.is_empty() {
+        let found = format!("{took}; the agent only observes, without: {}", denied.join(", "));
+        return Check::warn(NAME, Code::ApiForbidden, found).remedy(
+            "to let it act: the overlay deploy/kustomize/overlays/enforce, or mode=enforce",
+        );
+    }
     if !denied.is_empty() {
-        return fail(Code::ApiForbidden, format!("not permitted: {}", denied.join(", ")))
-            .remedy("kubectl apply -k deploy/kustomize/base, and give the agent its own account");
+        return fail(Code::ApiForbidden, format!("not permitted: {}", denied.join(", "))).remedy(
+            "kubectl apply -k deploy/kustomize/overlays/enforce, and give the agent its own \
+                 account, epilogue-agents/epilogue-agent",
+        );
     }
     if !answers.node_exists {
         return fail(Code::NodeNameWrong, format!("node {node} not found"))

@@ -28,6 +28,8 @@ pub struct Facts {
     pub conf_files: Vec<ConfFile>,
     /// Priority groups of the command line; `None` if graceful termination is off.
     pub priority_groups: Option<PriorityGroups>,
+    /// Whether the agent here only observes: it needs neither a runtime nor rights to write.
+    pub observes: bool,
     /// Facts of the node's pressure; `None` if the check did not collect them.
     pub pressure: Option<PressureFacts>,
 }

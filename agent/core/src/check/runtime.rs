@@ -50,10 +50,13 @@ pub struct RuntimeAnswers {
     pub latest: Option<Timestamp>,
 }
 
-/// Judges the runtime's answers.
-pub(super) fn runtime(facts: &RuntimeFacts, now: Timestamp) -> Check {
+/// Judges the runtime's answers. An agent that observes needs none.
+pub(super) fn runtime(facts: &RuntimeFacts, observes: bool, now: Timestamp) -> Check {
     const NAME: &str = "runtime";
     match facts {
+        RuntimeFacts::Absent { .. } | RuntimeFacts::Mute { .. } if observes => {
+            Check::ok(NAME, "not asked: the agent only observes, and needs no runtime")
+        }
         RuntimeFacts::Absent { found, remedy } => {
             Check::warn(NAME, Code::RuntimeNotFound, found).remedy(remedy)
         }

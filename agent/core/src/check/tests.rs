@@ -46,6 +46,7 @@ fn with(bus: Bus) -> Facts {
         api: None,
         conf_files: Vec::new(),
         priority_groups,
+        observes: false,
         pressure: None,
     }
 }
@@ -395,4 +396,30 @@ fn a_pod_that_sees_no_process_of_the_host_believes_systemd() {
     assert_found(&armed(Some(Unit::Active), Some(false)), "kubelet", warn, &words);
     assert_found(&armed(None, Some(true)), "kubelet", warn, &["is not running"]);
     assert_found(&armed(None, None), "kubelet", warn, &["is not running"]);
+}
+
+/// It has neither rights to write nor a runtime, and that is right.
+#[test]
+fn of_an_agent_that_observes_neither_rights_nor_a_runtime_are_asked() {
+    let api = ApiFacts::Answers(Box::new(ApiAnswers {
+        server: "https://api".into(),
+        node: "n1".into(),
+        node_exists: true,
+        denied: vec!["patch pods/status".into()],
+        trial: MarkTrial::NoPod,
+        on_the_way: Vec::new(),
+        latency: Duration::from_millis(1),
+    }));
+    let runtime = RuntimeFacts::Mute { socket: "/s".into(), error: "no such file".into() };
+    let acts = Facts { api: Some(api), runtime, ..of(|_| {}) };
+    let verdicts = |facts: &Facts| {
+        let report = judge(facts, now());
+        ["api", "runtime"].map(|name| {
+            let check = report.checks.iter().find(|check| check.name == name);
+            check.expect(name).verdict
+        })
+    };
+    assert_eq!(verdicts(&acts), [Verdict::Fail, Verdict::Fail]);
+    let observes = Facts { observes: true, ..acts };
+    assert_eq!(verdicts(&observes), [Verdict::Warn, Verdict::Ok]);
 }

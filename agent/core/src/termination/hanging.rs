@@ -332,6 +332,13 @@ impl KubeletLiveness {
 }
 
 impl Finding {
+    /// Whether an agent that acts would fail the pod if the runtime, which this one may not ask,
+    /// proved that nothing of it runs.
+    pub fn would_fail_unseen(&self, pod: &PodView, liveness: KubeletLiveness) -> bool {
+        let kept = pod.details.resource_claims || pod.details.persistent_volumes;
+        self.hang == Hang::NoWitness && liveness != KubeletLiveness::Lives && !kept
+    }
+
     /// Message for a pod that the agent leaves alone.
     pub fn left(&self, liveness: KubeletLiveness, over: Duration, obstacle: Obstacle) -> String {
         format!(

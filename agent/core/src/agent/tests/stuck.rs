@@ -445,6 +445,21 @@ fn an_observing_agent_reports_what_it_would_do_and_does_nothing() {
 }
 
 #[test]
+fn an_observing_agent_without_a_runtime_says_what_its_claim_depends_on() {
+    let settings = Settings { enforce: false, runtime: false, ..enforce() };
+    let claims = deleted("b").with(|pod| pod.details.resource_claims = true);
+    let mut node = Node::new(settings, &dead(), vec![deleted("a"), claims]);
+    node.pass(300);
+    assert_eq!(node.writes(), [""; 0]);
+    let said = "set to enforce, and the runtime proved that nothing of it runs";
+    assert_eq!(node.reported(said), 1, "{:#?}", node.world.logged);
+    let settings = Settings { enforce: false, runtime: false, ..enforce() };
+    let mut lives = Node::of(settings, &plain(), deleted("a"), nothing());
+    lives.pass(300);
+    assert_eq!(lives.reported("Would be failed"), 0, "a live kubelet terminates it");
+}
+
+#[test]
 fn without_a_runtime_a_stuck_pod_is_only_reported() {
     let settings = Settings { runtime: false, ..enforce() };
     let mut node = Node::of(settings, &dead(), deleted("a"), nothing());

@@ -11,7 +11,7 @@ use super::finding::{Finding, Rule};
 use super::scene::Scene;
 use super::times::is_overdue;
 use crate::kind::Kind;
-use crate::lease::{LeaseName, Setup, why_idle};
+use crate::lease::{LeaseName, Setup, runs_no_jobs};
 use controller_core::managed_by::{MULTI_KUEUE, is_known, meant};
 use controller_core::view::{Job, Uid};
 
@@ -105,7 +105,7 @@ pub(crate) fn not_watched(setup: &Setup, namespace: &str) -> String {
     format!("epilogue-controller does not watch the namespace {namespace}; it watches {watched}")
 }
 
-/// Our controller works only while it holds its lease.
+/// Our controller runs Jobs only while it holds its lease, and does not only observe.
 fn without_leader(
     scene: &Scene,
     name: &LeaseName,
@@ -113,17 +113,14 @@ fn without_leader(
     now: Timestamp,
 ) -> Option<Finding> {
     let lease = scene.lease(&name.namespace, &name.name);
-    let why = why_idle(lease, now)?;
+    let why = runs_no_jobs(name, lease, now)?;
     let renewed = lease.and_then(|lease| lease.renew_time);
     let mut names: Vec<String> = jobs.iter().map(|job| job.key.to_string()).collect();
     names.sort();
     let more = names.len().saturating_sub(NAMED_MAX);
     names.truncate(NAMED_MAX);
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-    let problem = format!(
-        "no replica of epilogue-controller holds this lease ({why}); its unfinished Jobs: {}{more}",
-        names.join(", ")
-    );
+    let problem = format!("{why}; its unfinished Jobs: {}{more}", names.join(", "));
     Some(
         Finding::new(
             (Rule::UnservedJob, Code::ControllerWithoutLeader),
@@ -132,7 +129,8 @@ fn without_leader(
         )
         .since(renewed)
         .remedy(format!(
-            "kubectl --namespace {} get deployment,pod: see that epilogue-controller runs",
+            "kubectl --namespace {} get deployment,pod: see that epilogue-controller runs, with \
+             --mode=enforce",
             name.namespace
         ))
         .remedy(

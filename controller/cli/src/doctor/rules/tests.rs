@@ -368,7 +368,7 @@ fn jobs_of_ours_need_a_controller_that_leads() {
     let lease = |holder, second| lease("epilogue-system", "epilogue-controller", holder, second);
     assert_reported(
         vec![ours()],
-        &["(it does not exist); its unfinished Jobs: default/x", "get deployment,pod"],
+        &["it does not exist; its unfinished Jobs: default/x", "get deployment,pod"],
     );
     assert_reported(vec![ours(), lease("c_1", 0)], &["its last holder c_1 does not renew it"]);
     assert_reported(

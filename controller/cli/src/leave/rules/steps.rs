@@ -44,7 +44,7 @@ const OTHERS: [(Code, &str); 4] = [
     (
         Code::InstallationLeft,
         "helm uninstall epilogue --namespace kube-system, or kubectl delete -k \
-         deploy/kustomize/base after `epilogue-agent leave` on each node",
+         deploy/kustomize/overlays/enforce after `epilogue-agent leave` on each node",
     ),
 ];
 

@@ -13,7 +13,7 @@ fn the_lease_says_whose_jobs_need_the_leader() {
     let running = json!({"startTime": at(0)});
     let unmanaged = || job("x", json!({"spec": {"template": {}}, "status": running}));
     let dead = vec![unmanaged(), lease(all(), 0)];
-    assert_reported(dead, &["does not renew it); its unfinished Jobs: default/x"]);
+    assert_reported(dead, &["does not renew it; its unfinished Jobs: default/x"]);
     assert_fine(vec![unmanaged(), lease(json!({}), 0)]);
     assert_fine(vec![unmanaged(), lease(all(), HOUR)]);
     assert_reported(
