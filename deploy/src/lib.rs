@@ -29,7 +29,7 @@ pub enum ManifestError {
     /// A file is not YAML.
     #[error("cannot parse {0}")]
     Parse(PathBuf, #[source] serde_yaml_ng::Error),
-    /// The manifests lack this program, or defines it in a form that this crate does not support.
+    /// The manifests lack this program, or define it in a form that this crate does not support.
     #[error("no Deployment or DaemonSet {0} with a first container's args")]
     NoArgs(String),
     /// A generated file cannot be rendered.

@@ -88,7 +88,7 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Record {
-    /// The record; empty if there is none yet.
+    /// The record; empty before the first run.
     pub fn read() -> Result<Self, LabError> {
         let path = path();
         match std::fs::read(&path) {
