@@ -25,6 +25,12 @@ use crate::podgc::args::{PodGcArgs, PodGcConfig};
 /// More workers only wait for each other.
 const SYNCS_MAX: usize = 1000;
 
+/// Each is a series of a metric.
+const EXTERNAL_MAX: usize = 50;
+
+/// The API's limit of `spec.managedBy`.
+const MANAGED_BY_MAX: usize = 63;
+
 /// Runs batch/v1 Jobs whose `spec.managedBy` is epilogue.dev/job-controller.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "epilogue-controller", version, about)]
@@ -41,6 +47,10 @@ pub struct Args {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     manage_all_jobs: bool,
+    /// Other values of managedBy, separated by commas, that
+    /// job_controller_jobs_by_external_controller_total counts by name; all others are "other".
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    external_job_controllers: Vec<String>,
     /// Watch only the Jobs and pods of this namespace.
     #[arg(long, value_name = "NAMESPACE")]
     namespace: Option<String>,
@@ -156,6 +166,7 @@ pub struct Config {
     pub(crate) enforce: bool,
     pub(crate) client: ClientOptions,
     pub(crate) namespace: Option<String>,
+    pub(crate) external_job_controllers: Vec<String>,
     pub(crate) settings: Settings,
     pub(crate) batching: Batching,
     pub(crate) api_backoff: FailureDelay,
@@ -182,6 +193,7 @@ impl Args {
     pub fn config(self) -> Result<Config, ArgsError> {
         self.check_backoffs()?;
         self.check_limits()?;
+        self.check_external()?;
         let bucket = self.bucket()?;
         let user_agent = concat!("epilogue-controller/", env!("CARGO_PKG_VERSION")).to_owned();
         // A request that sleeps holds what others need; the workqueue waits instead.
@@ -217,6 +229,7 @@ impl Args {
             workers: self.concurrent_job_syncs,
             lease,
             namespace: self.namespace,
+            external_job_controllers: self.external_job_controllers,
             admin: self.admin.config(),
             check_plans: self.check_plans,
             pod_gc: self.pod_gc.config(enforce)?,
@@ -276,6 +289,18 @@ impl Args {
         Ok(())
     }
 
+    fn check_external(&self) -> Result<(), ArgsError> {
+        let names = &self.external_job_controllers;
+        if names.len() > EXTERNAL_MAX {
+            let (flag, value) = ("external-job-controllers", names.len());
+            return Err(ArgsError::Bounds { flag, value, min: 1, max: EXTERNAL_MAX });
+        }
+        match names.iter().find(|name| !can_be_managed_by(name)) {
+            Some(name) => Err(ArgsError::ExternalController(name.clone())),
+            None => Ok(()),
+        }
+    }
+
     fn bucket(&self) -> Result<Option<(f64, u32)>, ArgsError> {
         let rate = self.kube_api_qps;
         if !rate.is_finite() || rate < 0.0 {
@@ -310,6 +335,23 @@ impl Args {
         ]
         .into()
     }
+}
+
+/// Whether the API takes it as `spec.managedBy`: a domain, a slash and a path.
+fn can_be_managed_by(name: &str) -> bool {
+    let is_alphanumeric = |part: &str| {
+        let ends = [part.chars().next(), part.chars().next_back()];
+        ends.iter().all(|end| end.is_some_and(|end| end.is_ascii_alphanumeric()))
+    };
+    let consists_of = |part: &str, more: &str| {
+        part.chars().all(|char| char.is_ascii_alphanumeric() || more.contains(char))
+    };
+    let Some((domain, path)) = name.split_once('/') else { return false };
+    let is_domain =
+        domain.split('.').all(|label| is_alphanumeric(label) && consists_of(label, "-"))
+            && !domain.contains(char::is_uppercase);
+    let is_path = !path.is_empty() && consists_of(path, "/%!$&'()*+,;=:@-._~");
+    name.len() <= MANAGED_BY_MAX && is_domain && is_path
 }
 
 /// A duration beyond the signed range becomes the maximum.
@@ -371,6 +413,21 @@ mod tests {
     }
 
     #[test]
+    fn names_of_other_controllers_are_those_that_the_api_takes() {
+        let given = config(&["--external-job-controllers=example.com/a,b.example.com/c/d"]);
+        let names = given.expect("must be valid").external_job_controllers;
+        assert_eq!(names, ["example.com/a", "b.example.com/c/d"]);
+        let long = format!("example.com/{}", "a".repeat(52));
+        for bad in ["a", "/a", "a/", "A.com/a", "a..b/c", "-a.com/b", "a b.com/c", &long] {
+            assert!(!can_be_managed_by(bad), "{bad}");
+        }
+        assert!(can_be_managed_by(&long[..MANAGED_BY_MAX]));
+        let many: Vec<String> = (0..=EXTERNAL_MAX).map(|number| format!("a.b/{number}")).collect();
+        let error = config(&[&format!("--external-job-controllers={}", many.join(","))]);
+        assert!(error.expect_err("too many").contains("51: expected 1 to 50"));
+    }
+
+    #[test]
     fn the_lease_tells_how_the_leader_runs() {
         let said = |args: &[&str]| {
             let lease = config(args).expect("must be valid").lease.expect("must be there");
@@ -399,7 +456,12 @@ mod tests {
 
     #[test]
     fn what_does_not_go_together_names_the_flag_and_the_remedy() {
-        let table: [(&[&str], &[&str]); 11] = [
+        let table: [(&[&str], &[&str]); 13] = [
+            (
+                &["--external-job-controllers=example.com/a,kueue"],
+                &["--external-job-controllers: \"kueue\"", "example.com/controller"],
+            ),
+            (&["--external-job-controllers="], &["--external-job-controllers: \"\""]),
             (
                 &["--min-job-pod-failure-backoff=11s"],
                 &["--min-job-pod-failure-backoff 11s", "--default-job-pod-failure-backoff 10s"],

@@ -25,6 +25,12 @@ pub enum ArgsError {
     /// A number is out of bounds.
     #[error("invalid --{flag} {value}: expected {min} to {max}")]
     Bounds { flag: &'static str, value: usize, min: usize, max: usize },
+    /// A name that no Job can have.
+    #[error(
+        "invalid --external-job-controllers: {0:?} cannot be the managedBy of a Job; expected a \
+         domain and a path of at most 63 characters together, such as example.com/controller"
+    )]
+    ExternalController(String),
     /// The rate is not a positive number.
     #[error(
         "invalid --kube-api-qps {0}: expected a number of requests per second, such as 50, or 0 \

@@ -1,6 +1,7 @@
 //! Exports the metrics of upstream's Job controller, with its names, labels and buckets.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use controller_core::job::{Action, Cause, MetricEvent};
@@ -40,6 +41,8 @@ const BY_SYNC: [&str; 3] = ["completion_mode", "result", "action"];
 /// The Job metrics.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
+    /// Further values of `managedBy` that get a series of their own.
+    external_controllers: Arc<[String]>,
     sync_duration: HistogramVec,
     syncs: IntCounterVec,
     jobs_finished: IntCounterVec,
@@ -67,6 +70,7 @@ impl Metrics {
         };
         let one = |name: &str, help: &str| registered(registry, IntCounter::new(name, help)?);
         Ok(Self {
+            external_controllers: Arc::default(),
             sync_duration: sync_duration(registry)?,
             // Counts syncs by mode, result and action. ([M2])
             syncs: counter("job_syncs_total", "The number of job syncs", &BY_SYNC)?,
@@ -138,9 +142,17 @@ impl Metrics {
         self.syncs.with_label_values(&labels).inc();
     }
 
+    /// With a series for each of these values of `managedBy`.
+    #[must_use]
+    pub(crate) fn with_external_controllers(self, names: &[String]) -> Self {
+        Self { external_controllers: names.into(), ..self }
+    }
+
     /// Counts a Job that another controller manages. ([M6])
     pub(crate) fn external(&self, controller: &str) {
-        self.external.with_label_values(&[known(&KNOWN_MANAGERS, controller)]).inc();
+        let is_listed = self.external_controllers.iter().any(|listed| listed == controller);
+        let name = if is_listed { controller } else { known(&KNOWN_MANAGERS, controller) };
+        self.external.with_label_values(&[name]).inc();
     }
 
     /// Counts a pod that becomes terminal with the finalizer, or leaves this state. ([M7])
@@ -261,7 +273,7 @@ fn registered<C: Collector + Clone + 'static>(
 
 /// Returns a known word, or `other`.
 /// DIVERGES(upstream): values that tenants choose never become labels, because each new value
-/// would add a series.
+/// would add a series. `--external-job-controllers` lists those that an operator wants to see.
 fn known(words: &[&'static str], word: &str) -> &'static str {
     words.iter().find(|known| **known == word).copied().unwrap_or(OTHER)
 }
@@ -451,8 +463,11 @@ mod tests {
     #[test]
     fn text_of_tenants_makes_no_series() {
         let registry = Registry::new();
+        let listed = ["listed.example/jobs".to_owned()];
         let metrics = Metrics::new(&registry).expect("must register");
+        let metrics = metrics.with_external_controllers(&listed);
         metrics.external("kueue.x-k8s.io/multikueue");
+        metrics.external(&listed[0]);
         let mut odd = job();
         odd.spec.completion_mode = CompletionMode::Unknown("mode-1".to_owned());
         for number in 0..3 {
@@ -463,6 +478,7 @@ mod tests {
         let page = page(&registry);
         for (series, value) in [
             (r#"by_external_controller_total{controller_name="kueue.x-k8s.io/multikueue"}"#, 1),
+            (r#"by_external_controller_total{controller_name="listed.example/jobs"}"#, 1),
             (r#"by_external_controller_total{controller_name="other"}"#, 3),
             (r#"finished_total{completion_mode="other",reason="other",result="failed"}"#, 3),
         ] {

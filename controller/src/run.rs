@@ -240,6 +240,7 @@ impl Parts {
         let registry = Registry::new();
         process::register(&registry, env!("CARGO_PKG_VERSION"), REVISION)?;
         let metrics = Metrics::new(&registry)?;
+        let metrics = metrics.with_external_controllers(&config.external_job_controllers);
         let histograms = QueueHistograms::new(&registry)?;
         let (waited, worked) = histograms.of("job");
         let jobs = Arc::new(Queue::new(config.api_backoff, waited, worked));

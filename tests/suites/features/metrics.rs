@@ -76,6 +76,8 @@ const COUNTED: [Series; 6] = [
         "jobs_by_external_controller_total",
         &[
             (r#"controller_name="kueue.x-k8s.io/multikueue""#, 1),
+            // Listed by --external-job-controllers.
+            (r#"controller_name="example.com/listed""#, 1),
             // A name that the controller does not know makes no series of its own.
             (r#"controller_name="other""#, 1),
         ],
@@ -123,6 +125,7 @@ async fn create_all(bed: &Bed) {
         job("sized").indexed(2).script("hang"),
         job("multi").spec("managedBy", "kueue.x-k8s.io/multikueue"),
         job("foreign").spec("managedBy", "example.com/other"),
+        job("listed").spec("managedBy", "example.com/listed"),
     ] {
         bed.create(job).await;
     }
@@ -167,8 +170,9 @@ async fn allow(bed: &Bed, pods_max: u32) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_reason_and_action_is_counted_under_upstream_s_names() {
     let backoff = ["--default-job-api-backoff=200ms", "--max-job-api-backoff=1s"];
-    let bed =
-        bed(&[NO_BACKOFF, "--metrics-bind-address=127.0.0.1:0", backoff[0], backoff[1]]).await;
+    let listed = "--external-job-controllers=example.com/listed";
+    let address = "--metrics-bind-address=127.0.0.1:0";
+    let bed = bed(&[NO_BACKOFF, address, backoff[0], backoff[1], listed]).await;
     let quota = json!({"metadata": {"name": "few"},
                        "spec": {"hard": {"pods": "0"}, "scopes": ["Terminating"]}});
     let quota: ResourceQuota = serde_json::from_value(quota).expect("a quota");
