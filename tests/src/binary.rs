@@ -71,10 +71,11 @@ impl GoProgram {
         }
     }
 
-    /// The version whose modules the program is built from, in a lab of `version`. A real node
-    /// keeps its own. Without a controller manager of the version, the next version has one.
+    /// The version whose modules the program is built from, in a lab of `version`. Without a
+    /// kubelet of the version, the newest one is taken, without a controller manager the next one.
     fn source(self, version: Version) -> Version {
         match self {
+            Self::Kubelet if version.has_kubelet() => version,
             Self::Kubelet => Version::NODE,
             Self::ControllerManager | Self::Scheduler => {
                 let has_own =
@@ -150,11 +151,11 @@ pub struct Kubelet {
     pub stamp: String,
 }
 
-/// The kubelet, built if it is missing or stale.
-pub async fn kubelet(labs: &LabDir) -> Result<Kubelet, LabError> {
-    ensure(labs, Version::NODE, &[GoProgram::Kubelet]).await?;
-    let stamp = sources_hash(&module(), Version::NODE).await?;
-    Ok(Kubelet { path: labs.go_program(GoProgram::Kubelet, Version::NODE), stamp })
+/// The kubelet of a version, built if it is missing or stale.
+pub async fn kubelet(labs: &LabDir, version: Version) -> Result<Kubelet, LabError> {
+    ensure(labs, version, &[GoProgram::Kubelet]).await?;
+    let stamp = sources_hash(&module(), GoProgram::Kubelet.source(version)).await?;
+    Ok(Kubelet { path: labs.go_program(GoProgram::Kubelet, version), stamp })
 }
 
 /// Links the cached file to where the laboratory expects it. A lab that runs the old one is not

@@ -16,12 +16,17 @@ pub async fn program(module: &str, package: &str) -> Result<PathBuf, LabError> {
 
 /// The same for one of several programs of a module, by a name of its own.
 pub async fn program_as(module: &str, package: &str, name: &str) -> Result<PathBuf, LabError> {
-    build(&["build"], module, package, name).await
+    build(&["build"], module, package, name, &[]).await
+}
+
+/// The same for a program that is partly C, and so needs a compiler for that.
+pub async fn program_with_c(module: &str, package: &str, name: &str) -> Result<PathBuf, LabError> {
+    build(&["build"], module, package, name, &[("CGO_ENABLED", "1")]).await
 }
 
 /// The tests of a package that the module `tests/MODULE` depends on, as the program `NAME`.
 pub async fn tests(module: &str, package: &str, name: &str) -> Result<PathBuf, LabError> {
-    build(&["test", "-c"], module, package, name).await
+    build(&["test", "-c"], module, package, name, &[]).await
 }
 
 /// The directory of a module that `tests/MODULE` depends on, in Go's own cache.
@@ -49,6 +54,7 @@ async fn build(
     module: &str,
     package: &str,
     name: &str,
+    environment: &[(&str, &str)],
 ) -> Result<PathBuf, LabError> {
     let bin = LabDir::of_workspace().bin();
     std::fs::create_dir_all(&bin).map_err(LabError::file("create", &bin))?;
@@ -65,6 +71,7 @@ async fn build(
         .arg(package)
         .current_dir(directory_of(module))
         .envs(GO_ENVIRONMENT)
+        .envs(environment.iter().copied())
         .output()
         .await
         .map_err(spawn_failed)?;

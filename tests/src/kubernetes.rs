@@ -50,7 +50,7 @@ impl Version {
     /// The version that everything runs on unless a command names another one.
     pub const DEFAULT: Self = Self::NODE;
 
-    /// The kubelet's version in the virtual machine. The record `tests/node/upstream.json` says
+    /// The kubelet's version in the virtual machine of the suites. The record `tests/node/upstream.json` says
     /// that its tests held with this one.
     pub const NODE: Self = release(37, 2);
 
@@ -78,6 +78,11 @@ impl Version {
     /// Whether the version is older than this minor version.
     pub(crate) fn is_before(self, minor: u16) -> bool {
         self.minor < minor
+    }
+
+    /// Whether a real node can have the version's own kubelet: upstream supports those since 1.34.
+    pub(crate) fn has_kubelet(self) -> bool {
+        self.minor > 33
     }
 
     /// Whether the version has the feature.

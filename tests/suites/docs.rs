@@ -7,7 +7,8 @@ use epilogue_common::finding_code::FindingCode;
 use lab::docs::reference::{PAGE, rendered};
 use lab::docs::rules;
 use lab::kubernetes::Version;
-use lab::node_table::{Cell, Column, Record, page};
+use lab::matrix::Nodes;
+use lab::node_table::{Cell, Column, End, Record, page};
 use lab::paths::workspace_root;
 
 #[tokio::test]
@@ -50,12 +51,38 @@ fn each_cell_of_how_nodes_end_was_played_on_this_kubelet_and_shows_what_is_promi
             continue;
         }
         for end in std::iter::once(&entry.end).chain(&entry.removed) {
-            let jobs = end.pods.iter().filter_map(|(role, pod)| Some((role, pod.job.as_ref()?)));
-            for (role, job) in jobs {
-                assert_ne!(job.condition, "Failed", "{cell:?}: {role}");
-                let wrong: Vec<_> = job.early.iter().chain(&job.wrong).collect();
-                assert!(wrong.is_empty(), "{cell:?}: {role}: {wrong:?}");
+            no_job_fails_or_miscounts(end, &format!("{cell:?}"));
+        }
+    }
+}
+
+fn no_job_fails_or_miscounts(end: &End, how: &str) {
+    let jobs = end.pods.iter().filter_map(|(role, pod)| Some((role, pod.job.as_ref()?)));
+    for (role, job) in jobs {
+        assert_ne!(job.condition, "Failed", "{how}: {role}");
+        let wrong: Vec<_> = job.early.iter().chain(&job.wrong).collect();
+        assert!(wrong.is_empty(), "{how}: {role}: {wrong:?}");
+    }
+}
+
+/// The same of other systems and kubelets, where also no Job waits.
+#[test]
+fn each_recorded_end_of_a_node_of_another_kind_shows_what_is_promised() {
+    let nodes = Nodes::read().expect("the record");
+    assert!(!nodes.runs().is_empty());
+    for run in nodes.runs() {
+        for (story, end) in &run.ends {
+            let how = format!("{:?}, {}: {story}", run.system, run.kubernetes);
+            for end in std::iter::once(&end.seen.end).chain(&end.seen.removed) {
+                no_job_fails_or_miscounts(end, &how);
             }
+            let last = end.seen.removed.as_ref().unwrap_or(&end.seen.end);
+            assert!(!page::in_short(last, None).contains("wait for ever"), "{how}");
+        }
+        if let Some(memory) = &run.memory {
+            let (seen, how) = (&memory.seen, format!("{:?}, {}", run.system, run.kubernetes));
+            assert!(seen.end.disruption.is_some() && seen.job.failed == 0, "{how}: {seen:?}");
+            assert!(seen.wrong.is_empty(), "{how}: {seen:?}");
         }
     }
 }

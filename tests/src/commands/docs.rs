@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail, ensure};
 use epilogue_deploy::{chart, version};
 use lab::docs::{broken_links, reference, rules};
-use lab::matrix::{self, Nightly, nightly};
+use lab::matrix::{self, Nightly, Nodes, nightly};
 use lab::node_table::{self, page};
 use lab::paths::{LabDir, workspace_root};
 use tokio::process::Command;
@@ -110,8 +110,8 @@ fn record_nightly(steps: &Path) -> anyhow::Result<()> {
 fn matrix_page(check: bool) -> anyhow::Result<()> {
     let path = matrix::page_path();
     let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let (record, nightly) = (matrix::Record::read()?, Nightly::read()?);
-    if page != matrix::page::render(&record, nightly.as_ref()) {
+    let (record, nodes, nightly) = (matrix::Record::read()?, Nodes::read()?, Nightly::read()?);
+    if page != matrix::page::render(&record, &nodes, nightly.as_ref()) {
         ensure!(!check, "{} differs from its record: run `cargo lab docs`", path.display());
         record.write()?;
         println!("wrote {}", path.display());

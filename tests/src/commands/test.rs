@@ -25,10 +25,9 @@ use lab::matrix;
 use lab::not_run::{Machine, NotRun, Reason};
 use lab::paths::{self, LabDir, PROGRAMS_ENV, workspace_root};
 use lab::vm::error::VmError;
-use lab::vm::{Kit, facts, release};
+use lab::vm::{Kit, facts};
 use lab::{ControlPlane, Options, debian, tools};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::task::AbortOnDropHandle;
 
 use output::Ending;
 use programs::Program;
@@ -101,11 +100,6 @@ async fn run_selected(arguments: &Arguments) -> anyhow::Result<Report> {
         tests.leave_out(suites::is_rare, &why, &mut report);
     }
     tests.leave_out_nodes(kit.as_ref(), arguments.all, &mut report)?;
-    // Its tests are the last ones. They wait for it, and say why it could not be built.
-    let _image = tests
-        .names()
-        .any(suites::needs_release)
-        .then(|| AbortOnDropHandle::new(tokio::spawn(release::image_when_idle())));
     let report = if tests.suites.iter().any(Suite::needs_control_plane) {
         with_control_plane(&tests, arguments.kubernetes, report).await?
     } else {

@@ -1,9 +1,10 @@
 //! The compatibility matrix: the suites on each version of Kubernetes, recorded in
 //! `tests/versions.json`, and the page `docs/versions.md` that is made from the record and from
-//! that of the last nightly run.
+//! those of nodes and of the last nightly run.
 
 mod gates;
 pub mod nightly;
+pub mod nodes;
 pub mod page;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::paths::workspace_root;
 
 pub use gates::of_server;
 pub use nightly::Nightly;
+pub use nodes::Nodes;
 
 /// The suites that run on each version.
 pub const SUITES: [&str; 4] = ["features", "reference", "permissions", "jobs"];
@@ -67,8 +69,14 @@ impl Record {
     pub fn write(&self) -> Result<(), LabError> {
         let text = serde_json::to_string_pretty(self).expect("a record must be JSON") + "\n";
         write(&record_path(), &text)?;
-        write(&page_path(), &page::render(self, Nightly::read()?.as_ref()))
+        write_page(self)
     }
+}
+
+/// Writes the page.
+pub fn write_page(record: &Record) -> Result<(), LabError> {
+    let (nodes, nightly) = (Nodes::read()?, Nightly::read()?);
+    write(&page_path(), &page::render(record, &nodes, nightly.as_ref()))
 }
 
 /// The page.
@@ -104,8 +112,9 @@ mod tests {
     fn the_page_is_made_from_the_record() {
         let (record, nightly) = (Record::read().expect("a record"), Nightly::read());
         let nightly = nightly.expect("a record");
+        let nodes = Nodes::read().expect("a record");
         let page = std::fs::read_to_string(page_path()).expect("the page");
-        assert_eq!(page, page::render(&record, nightly.as_ref()), "run `cargo lab docs`");
+        assert_eq!(page, page::render(&record, &nodes, nightly.as_ref()), "run `cargo lab docs`");
     }
 
     #[test]

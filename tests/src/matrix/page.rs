@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::gates::{GATES, Gate};
 use super::nightly::{Nightly, section};
+use super::nodes::{self, Nodes};
 use super::{Counts, Record, Run, SUITES};
 use crate::kubernetes::{Feature, Version};
 
@@ -28,13 +29,27 @@ version has the feature and no gate for it. *no* means that the version does not
 *not asked* means that the version did not run.
 ";
 
+const NODES_WORDS: &str = "\
+`cargo lab matrix --nodes` ends a virtual machine of each kind, with the agent as a service of the
+host and the Jobs of our controller, both with their defaults, and the kubelet's own graceful
+shutdown off. [How nodes end](how-nodes-end.md) has the words, and Debian 12 in detail. *DT* is the
+condition `DisruptionTarget`. *memory*: a pod takes the node's memory, and the agent evicts
+(`--pressure=enforce`). The kernel is that of Debian 12, as newer ones do not run in the emulator.
+CRI-O has no packages in the registries that the laboratory uses, so no node runs it.
+
+```sh
+cargo lab matrix --nodes                                          # hours, emulated
+cargo lab matrix --nodes --system debian-13 --story soft-reboot   # one of them
+```
+";
+
 const NIGHTLY_WORDS: &str = "\
-`.ci/nightly` runs what is too long for each change: all tests, this matrix, a release, and an
+`.ci/nightly` runs what is too long for each change: all tests, both matrices, a release, and an
 upgrade and a rollback from the last version that the changelog names.
 ";
 
 /// The page.
-pub fn render(record: &Record, nightly: Option<&Nightly>) -> String {
+pub fn render(record: &Record, nodes: &Nodes, nightly: Option<&Nightly>) -> String {
     let mut page = HEAD.to_owned();
     let _ = write!(
         page,
@@ -44,6 +59,7 @@ pub fn render(record: &Record, nightly: Option<&Nightly>) -> String {
         results(record)
     );
     let _ = write!(page, "\n{}", details(record));
+    let _ = write!(page, "\n## Nodes\n\n{NODES_WORDS}\n{}", nodes::section(nodes));
     let _ = write!(page, "\n## The nightly run\n\n{NIGHTLY_WORDS}\n{}", section(nightly));
     let _ = write!(page, "\n## What is off where\n\n{GATE_WORDS}\n{}", gates(record));
     let _ = write!(page, "\n{}", lacks());
@@ -144,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_version_s_row_has_its_date_and_counts() {
-        let page = render(&record(), None);
+        let page = render(&record(), &Nodes::default(), None);
         let row = "| 1.37.2 | 2026-01-02 | not run | not run | not run | \
                    3 passed, 1 failed, 2 not run |";
         assert!(page.contains(row), "{page}");
@@ -154,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_did_not_run_is_said_to_be_not_run() {
-        let page = render(&Record::default(), None);
+        let page = render(&Record::default(), &Nodes::default(), None);
         for version in Version::KNOWN {
             let row = format!("| {version} | not run | not run | not run | not run | not run |");
             assert!(page.contains(&row), "{page}");
@@ -165,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_gate_that_a_server_does_not_name_is_no_or_always() {
-        let page = render(&record(), None);
+        let page = render(&record(), &Nodes::default(), None);
         let row = |gate: &str| page.lines().find(|line| line.starts_with(gate)).expect("a row");
         assert!(row("| JobManagedBy").contains("on (GA)"));
         assert!(row("| ValidatingAdmissionPolicy").contains("always"));

@@ -147,7 +147,7 @@ impl fmt::Display for Setting {
         }
         match self.agent {
             None => write!(formatter, ", without agent"),
-            Some(Install::Host) => {
+            Some(Install::Host | Install::ReleasedHost) => {
                 write!(formatter, ", agent as host service at {}", self.threshold)
             }
             Some(Install::DaemonSet) => {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use k8s_openapi::api::batch::v1::JobStatus;
-use kube::api::{ListParams, PostParams};
-use serde::Serialize;
+use kube::api::ListParams;
+use serde::{Deserialize, Serialize};
 
 use super::kind::Setting;
 use super::pods;
@@ -25,7 +25,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(100);
 const COUNTED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Outcome of one run. Times are in milliseconds after the pod began to take.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// From 1.
     pub number: u32,
@@ -54,7 +54,7 @@ pub struct Run {
 }
 
 /// A pod's last state.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodEnd {
     /// Phase and reason.
     pub phase: String,
@@ -73,7 +73,7 @@ pub struct PodEnd {
 }
 
 /// The result of a Job.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEnd {
     /// `status.failed`.
     pub failed: i32,
@@ -184,7 +184,7 @@ async fn once(stage: &mut Stage, setting: &Setting, number: u32) -> anyhow::Resu
     stage.begin_record().await?;
     let job = format!("culprit-{number}");
     let object = pods::culprit(&job, setting);
-    stage.jobs().create(&PostParams::default(), &object).await.context("create a Job")?;
+    stage.create_job(object).await?;
     let (pod, uid) = stage.pod_of(&job).await?;
     stage.bind(&pod).await?;
     let observe = async || stage.scene.watcher.history(&pod).pop();
@@ -206,6 +206,7 @@ async fn once(stage: &mut Stage, setting: &Setting, number: u32) -> anyhow::Resu
     // Damage that comes late counts, too.
     stage.no_shortage().await?;
     stage.scene.took.lap("clear");
+    stage.check_controller()?;
     let wrong = stage.hurt().iter().map(|(role, seen)| format!("{role}: {}", how(seen))).collect();
     let history = stage.scene.watcher.history(&pod);
     let begin = course.onset.or(course.stopped).unwrap_or_default();

@@ -1,10 +1,11 @@
 //! Sets up the scene that many runs share. It has upstream's controllers but no scheduler, the
-//! agent if the setting has one, the well-behaved pods, and a recorder on the node.
+//! agent and our controller if the setting has an agent, the well-behaved pods, and a recorder on
+//! the node.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{self, Binding, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -15,6 +16,7 @@ use super::kind::Kind;
 use super::pods::{self, BYSTANDERS, Bystander, WORKER};
 use super::samples::{self, Sample};
 use crate::control_plane::flags::ALL_CONTROLLERS;
+use crate::controller::{Controller, Setup};
 use crate::vm::agent::Install;
 use crate::vm::{Kit, KubeletConfig, Scene, Seen, Setting};
 use crate::{Options, observe_costly_until, observe_until};
@@ -47,6 +49,8 @@ const GUARD: &str = "echo y > /sys/kernel/mm/lru_gen/enabled && \
 /// A node under pressure.
 pub(super) struct Stage {
     pub(super) scene: Scene,
+    /// Ours, which runs the Jobs if the node has the agent.
+    controller: Option<Controller>,
     /// For each role its current pod, and the number of pods so far.
     bystanders: BTreeMap<&'static str, (String, u32)>,
 }
@@ -60,12 +64,21 @@ impl Stage {
         install: Option<(Install, Vec<String>)>,
         guard: bool,
     ) -> anyhow::Result<Self> {
-        let options = Options::unique("pressure").controller_manager(ALL_CONTROLLERS);
+        let options = Options::unique("pressure")
+            .kubernetes(kit.platform.kubernetes)
+            .controller_manager(ALL_CONTROLLERS);
         let mut commands = vec![prepare_command()];
         commands.extend(guard.then(|| GUARD.to_owned()));
         let setting = Setting { options, node: NODE, kubelet, agent: install, commands };
+        let has_agent = setting.agent.is_some();
         let scene = Scene::set(kit, setting).await?;
-        Ok(Self { scene, bystanders: BTreeMap::new() })
+        let mut controller = None;
+        if has_agent {
+            let (cluster, dir) = (scene.control_plane.cluster(), scene.control_plane.dir());
+            let setup = Setup::debug(&dir.join("controller")).argument("--check-plans");
+            controller = Some(Controller::start(cluster, &setup).await?);
+        }
+        Ok(Self { scene, controller, bystanders: BTreeMap::new() })
     }
 
     pub(super) fn pods(&self) -> Api<Pod> {
@@ -74,6 +87,24 @@ impl Stage {
 
     pub(super) fn jobs(&self) -> Api<Job> {
         self.scene.api()
+    }
+
+    /// Creates a Job of our controller's if it is there, else of upstream's.
+    pub(super) async fn create_job(&self, mut job: Job) -> anyhow::Result<()> {
+        if self.controller.is_some() {
+            let spec = job.spec.as_mut().context("a Job has a spec")?;
+            spec.managed_by = Some("epilogue.dev/job-controller".to_owned());
+        }
+        self.jobs().create(&PostParams::default(), &job).await.map(drop).context("create a Job")
+    }
+
+    /// Fails if our controller has ended, was refused a right, or made a plan that does not hold.
+    pub(super) fn check_controller(&mut self) -> anyhow::Result<()> {
+        let Some(controller) = &mut self.controller else { return Ok(()) };
+        controller.check()?;
+        let line = controller.never_logged();
+        ensure!(line.is_none(), "our controller logged: {}", line.unwrap_or_default());
+        Ok(())
     }
 
     /// Well-behaved pods that were harmed: ended, marked, or restarted.
@@ -128,7 +159,7 @@ impl Stage {
                 self.pods().create(&PostParams::default(), &pod).await.map(drop)?;
             }
             Bystander::Job(job) => {
-                self.jobs().create(&PostParams::default(), &job).await.map(drop)?;
+                self.create_job(*job).await?;
             }
         }
         self.bystanders.insert(role, (name, count + 1));
@@ -223,6 +254,9 @@ impl Stage {
 
     /// Stops everything.
     pub(super) async fn strike(self) -> anyhow::Result<()> {
+        if let Some(controller) = self.controller {
+            controller.stop().await;
+        }
         self.scene.strike().await
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::DeleteParams;
 use serde::Serialize;
 use serde_json::json;
 
@@ -108,7 +108,7 @@ async fn begin_pulls(stage: &Stage, jobs: &[String]) -> anyhow::Result<Vec<Strin
     let mut names = Vec::new();
     for name in jobs {
         let job = pods::waiting(name, &format!("127.0.0.1:5000/{name}:1"));
-        stage.jobs().create(&PostParams::default(), &job).await.context("create a Job")?;
+        stage.create_job(job).await?;
         let (pod, _) = stage.pod_of(name).await?;
         stage.bind(&pod).await?;
         names.push(pod);

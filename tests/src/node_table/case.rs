@@ -32,6 +32,10 @@ pub enum Scenario {
     KubeletKilled,
     /// A reboot that logind neither announces nor delays: its target is started.
     Unannounced,
+    /// No end at all: the node is drained by the Eviction API, and lives on.
+    Drained,
+    /// `systemctl soft-reboot`: all of user space restarts, and the kernel stays.
+    SoftReboot,
     /// The power is cut without warning, and comes back.
     PowerCut,
     /// The power is cut in the middle of a shutdown, and comes back.
@@ -42,7 +46,7 @@ pub enum Scenario {
 
 impl Scenario {
     /// All scenarios, in the order of the table.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Poweroff,
         Self::Reboot,
         Self::Forgotten,
@@ -53,6 +57,8 @@ impl Scenario {
         Self::KubeletGone,
         Self::KubeletKilled,
         Self::Unannounced,
+        Self::Drained,
+        Self::SoftReboot,
         Self::PowerCut,
         Self::PowerCutDuring,
         Self::PowerLost,
@@ -76,6 +82,8 @@ impl Scenario {
             Self::KubeletGone => "kubelet-gone",
             Self::KubeletKilled => "kubelet-killed",
             Self::Unannounced => "unannounced",
+            Self::Drained => "drained",
+            Self::SoftReboot => "soft-reboot",
             Self::PowerCut => "power-cut",
             Self::PowerCutDuring => "power-cut-during",
             Self::PowerLost => "power-lost",
@@ -168,7 +176,7 @@ impl Case {
     pub fn of(scenario: Scenario, graceful: bool, agent: Option<Install>) -> Self {
         let flags: &[&str] = match agent {
             Some(Install::Host | Install::DaemonSet) => &STORY_FLAGS,
-            Some(Install::Chart) | None => &[],
+            Some(Install::ReleasedHost | Install::Chart) | None => &[],
         };
         let (kubelet, jobs) = (Kubelet::Usual, JobController::Ours);
         Self { scenario, kubelet, graceful, agent, flags, jobs }
@@ -187,6 +195,7 @@ impl fmt::Display for Case {
         let agent = match self.agent {
             None => "without agent",
             Some(Install::Host) => "agent as host service",
+            Some(Install::ReleasedHost) => "released agent as host service",
             Some(Install::DaemonSet) => "agent as DaemonSet",
             Some(Install::Chart) => "release by the chart",
         };

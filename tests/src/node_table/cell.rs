@@ -88,8 +88,8 @@ impl Cell {
     /// The columns of the tables.
     pub(super) const COLUMNS: [Column; 3] = [Column::Today, Column::Agent, Column::Release];
 
-    /// All cells, in such an order that a machine can play many of them: those that leave it off
-    /// are last.
+    /// All cells, in such an order that a machine can play many of them: those after which it can
+    /// play no other are last.
     pub fn all() -> Vec<Self> {
         let rows = PLANNED.iter().chain(&BROKEN).chain(&UNPLANNED);
         let mut cells: Vec<Self> = Vec::new();
@@ -98,8 +98,14 @@ impl Cell {
             cells.extend(columns.map(|column| row.cell(column)));
         }
         cells.extend(WITH_BARE_PODS.map(|row| row.cell(Column::BarePods)));
-        cells.sort_by_key(|cell| (cell.column, cell.graceful, cell.scenario.leaves_off()));
+        cells.sort_by_key(|cell| (cell.column, cell.graceful, cell.is_last_of_a_machine()));
         cells
+    }
+
+    /// Whether the machine is off afterwards, or rejects all pods: a kubelet whose own graceful
+    /// shutdown has begun does not notice that logind forgot it. ([W13])
+    pub fn is_last_of_a_machine(&self) -> bool {
+        self.scenario.leaves_off() || (self.scenario == Scenario::Forgotten && self.graceful)
     }
 
     /// How it is played.
@@ -120,12 +126,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_of_a_machine_are_neighbours_and_only_the_last_leave_it_off() {
+    fn cells_of_a_machine_are_neighbours_and_those_that_spoil_it_are_last() {
         let cells = Cell::all();
         let machines = cells.chunk_by(|one, other| one.case().shares_machine(&other.case()));
         assert_eq!(machines.clone().count(), 7, "two of each column, and one with the flag");
         for cells in machines {
-            assert!(cells.is_sorted_by_key(|cell| cell.scenario.leaves_off()), "{cells:?}");
+            assert!(cells.is_sorted_by_key(Cell::is_last_of_a_machine), "{cells:?}");
         }
     }
 

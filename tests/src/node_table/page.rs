@@ -288,6 +288,17 @@ fn count(end: &End, state: JobIs) -> usize {
     jobs.filter(|job| JobIs::of(job, is_lost(end)) == state).count()
 }
 
+/// An end in one cell of a wide table, and that after the node was deleted, if a Job waits for it.
+pub fn in_short(end: &End, removed: Option<&End>) -> String {
+    let states: Vec<PodIs> = counted(end).map(|(_, pod)| PodIs::of(pod, is_lost(end))).collect();
+    let reported = states.iter().filter(|state| **state == PodIs::Reported).count();
+    let mut text = format!("{reported} of {} pods terminal with DT; {}", states.len(), short(end));
+    if let Some(removed) = removed.filter(|_| count(end, JobIs::Waiting) > 0) {
+        let _ = write!(text, "; once the node is deleted: {}", short(removed));
+    }
+    text
+}
+
 /// What matters most, in a few words.
 fn short(end: &End) -> String {
     let jobs = end.pods.values().filter(|pod| pod.job.is_some()).count();

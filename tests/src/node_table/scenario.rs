@@ -98,7 +98,9 @@ impl Table {
         stage.off_at = (ended == Ended::Off).then(Timestamp::now);
         stage.scene.took.lap("end");
         let waits_for_loss = self.waits_for_lost_node;
-        let goes_on_alone = ended != Ended::Off && case.agent.is_none();
+        // A drain ends each pod within its grace period, whoever watches.
+        let has_end = ended == Ended::Off || scenario == Scenario::Drained;
+        let goes_on_alone = !has_end && case.agent.is_none();
         let within = if goes_on_alone { LEFT_ALONE_WITHIN } else { SETTLED_WITHIN };
         stage.settle(ended, waits_for_loss, within).await?;
         stage.scene.took.lap("settled");
@@ -197,6 +199,17 @@ async fn end(stage: &mut Stage, case: Case) -> anyhow::Result<Ended> {
             let before = stage.scene.node.machine().boot_id().await?;
             stage.scene.node.run(&reboot(case.scenario)).await?;
             stage.again(&before).await
+        }
+        Scenario::Drained => {
+            stage.drain().await?;
+            Ok(Ended::Stayed)
+        }
+        Scenario::SoftReboot => {
+            let begin = "systemd-run --quiet --no-block --collect systemctl soft-reboot";
+            stage.scene.node.run(begin).await?;
+            stage.scene.node.machine_mut().restarted(OFF_WITHIN).await?;
+            stage.scene.node.ready(WITHIN).await?;
+            Ok(Ended::Again)
         }
         Scenario::AgentKilled => {
             let before = stage.scene.node.machine().boot_id().await?;
@@ -355,8 +368,10 @@ impl Stage {
             let counted = !role.starts_with("job-") || self.is_settled_job(role, &seen);
             let decided = match ended {
                 Ended::Off => true,
+                // A restart alone may be of a slow start before the end.
                 Ended::Again => {
-                    seen.is_terminal() || seen.gone || seen.restarts > 0 || role == "pull"
+                    let runs_again = seen.restarts > 0 && seen.container == "running";
+                    seen.is_terminal() || seen.gone || runs_again || role == "pull"
                 }
                 Ended::Stayed => seen.is_terminal() || seen.gone || !seen.is_disrupted(),
             };

@@ -11,7 +11,8 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{self, Pod};
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::json;
 
 use super::case::JobController;
 use super::ledger::{JobRow, Ledger};
@@ -65,6 +66,7 @@ impl Stage {
         jobs_by: JobController,
     ) -> anyhow::Result<Self> {
         let options = Options::unique("table")
+            .kubernetes(kit.platform.kubernetes)
             .controller_manager(ALL_CONTROLLERS)
             .controller_manager_flag("--node-monitor-grace-period=20s")
             .scheduler();
@@ -136,6 +138,7 @@ impl Stage {
     /// the agent is ready again. Remaining containers end during the next story's start.
     pub(super) async fn clear(&mut self) -> anyhow::Result<()> {
         let (all, now) = (ListParams::default(), DeleteParams::background().grace_period(0));
+        self.set_unschedulable(false).await?;
         let sets = self.scene.api::<DaemonSet>();
         sets.delete_collection(&now, &all).await.context("delete the DaemonSet")?;
         self.jobs().delete_collection(&now, &all).await.context("delete the Jobs")?;
@@ -213,6 +216,25 @@ impl Stage {
         let nodes: Api<v1::Node> = Api::all(self.scene.client.clone());
         let removed = nodes.delete(self.scene.node.name(), &DeleteParams::default()).await;
         removed.map(drop).context("remove the node")
+    }
+
+    /// Cordons the node and evicts its pods, as `kubectl drain --ignore-daemonsets` does.
+    pub(super) async fn drain(&self) -> anyhow::Result<()> {
+        self.set_unschedulable(true).await?;
+        let pods = self.pods().list(&ListParams::default()).await.context("list the pods")?;
+        let names = pods.items.into_iter().filter_map(|pod| pod.metadata.name);
+        for name in names.filter(|name| !is_of("daemon", name)) {
+            let evicted = self.pods().evict(&name, &EvictParams::default()).await;
+            evicted.with_context(|| format!("evict {name}"))?;
+        }
+        Ok(())
+    }
+
+    async fn set_unschedulable(&self, is_so: bool) -> anyhow::Result<()> {
+        let nodes: Api<v1::Node> = Api::all(self.scene.client.clone());
+        let spec = Patch::Merge(json!({"spec": {"unschedulable": is_so}}));
+        let patched = nodes.patch(self.scene.node.name(), &PatchParams::default(), &spec).await;
+        patched.map(drop).context("cordon the node")
     }
 
     /// What a Job did so far.

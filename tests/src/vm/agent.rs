@@ -32,6 +32,8 @@ use crate::process::Program;
 pub enum Install {
     /// As a service of the host.
     Host,
+    /// As a service of the host, with the program of the release.
+    ReleasedHost,
     /// As a DaemonSet's pod.
     DaemonSet,
     /// By the chart, with the release's image and the controller.
@@ -59,8 +61,13 @@ pub async fn prepare(
     let files = dir.join("payload/agent");
     std::fs::create_dir_all(&files).map_err(LabError::file("create", &files))?;
     match install {
-        Install::Host => {
-            program(Libc::of(kit)?, &files).await?;
+        Install::Host | Install::ReleasedHost => {
+            if install == Install::Host {
+                program(Libc::of(kit)?, &files).await?;
+            } else {
+                let (source, to) = (release::program(AGENT).await?, files.join(AGENT));
+                std::fs::copy(&source, to).map_err(LabError::file("copy", source))?;
+            }
             let unit = workspace_root().join("deploy/systemd").join(UNIT);
             std::fs::copy(&unit, files.join(UNIT)).map_err(LabError::file("copy", unit))?;
             Ok(())
@@ -98,7 +105,7 @@ pub async fn install(
         install::apply_rights(&cluster.admin_client().await?).await?;
     }
     match install {
-        Install::Host => host_service(node, cluster, flags).await?,
+        Install::Host | Install::ReleasedHost => host_service(node, cluster, flags).await?,
         Install::DaemonSet => daemon_set(node, cluster, flags).await?,
         Install::Chart => release::install(node, cluster, flags).await?,
     }

@@ -154,7 +154,7 @@ fn hash_of(root: &Path, paths: &[PathBuf]) -> Result<String, LabError> {
 }
 
 /// The version of a module that a go.mod requires.
-fn version_in(go_mod: &str, module: &str) -> Option<String> {
+pub(super) fn version_in(go_mod: &str, module: &str) -> Option<String> {
     go_mod.lines().find_map(|line| {
         let mut words = line.trim().trim_start_matches("require ").split_ascii_whitespace();
         (words.next()? == module).then(|| words.next().map(str::to_owned))?

@@ -13,10 +13,13 @@ use tokio::process::Command;
 use super::accelerator::Accelerator;
 use super::disk;
 use super::error::VmError;
+use super::facts;
 use super::machine::{self, Boot, Machine};
+use super::system::Platform;
 use crate::binary;
 use crate::cache::{self, Lease};
 use crate::error::LabError;
+use crate::go_module;
 use crate::paths::{LabDir, workspace_root};
 use crate::process::Program;
 use crate::tools;
@@ -28,12 +31,32 @@ pub const CONTAINER_IMAGE: &str = "lab.local/container:1";
 const KUBELET_PROGRAM: &str = "upstream-kubelet";
 const KUBELET_ARGUMENTS: &str = "kubelet";
 
+/// The module of containerd and runc where they are not Debian's, and its programs: which has C.
+const RUNTIME_MODULE: &str = "node/runtime";
+const RUNTIME_PROGRAMS: [(&str, &str, bool); 3] = [
+    ("containerd", "github.com/containerd/containerd/v2/cmd/containerd", false),
+    (
+        "containerd-shim-runc-v2",
+        "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+        false,
+    ),
+    ("runc", "github.com/opencontainers/runc", true),
+];
+
+/// The modules by the names of Debian's packages.
+const RUNTIME_MODULES: [(&str, &str); 2] = [
+    ("containerd", "github.com/containerd/containerd/v2"),
+    ("runc", "github.com/opencontainers/runc"),
+];
+
 /// Room for file system structures in addition to the content.
 const DISK_SLACK_BYTES: u64 = 24 << 20;
 
 /// Everything that a machine starts from. Its files stay while it or a clone of it lives.
 #[derive(Clone, Debug)]
 pub struct Kit {
+    /// What the machine runs.
+    pub platform: Platform,
     /// The directory of the image: vmlinuz, initrd.img, root.ext4, packages, and the key `id`.
     image: Arc<Lease>,
     /// The disk with the kubelet and the container image.
@@ -45,21 +68,27 @@ pub struct Kit {
 }
 
 impl Kit {
+    /// The kit of the suites: [`Kit::of`] the default platform.
+    pub async fn ensure(labs: &LabDir) -> Result<Self, VmError> {
+        Self::of(labs, Platform::DEFAULT).await
+    }
+
     /// Makes what is missing. All of it takes 1 to 3 minutes; nothing if nothing changed. Needs
     /// root; installs QEMU and the like if possible.
-    pub async fn ensure(labs: &LabDir) -> Result<Self, VmError> {
+    pub async fn of(labs: &LabDir, platform: Platform) -> Result<Self, VmError> {
         tools::ensure_for_nodes().await?;
         if !nix::unistd::geteuid().is_root() {
             return Err(VmError::NotRoot);
         }
         let images = labs.images();
-        let image = Arc::new(ensure_image(&images).await?);
-        let tools = Arc::new(ensure_tools(labs, &images).await?);
+        let image = Arc::new(ensure_image(&images, platform).await?);
+        let tools = Arc::new(ensure_tools(labs, &images, platform).await?);
         let accelerator = Accelerator::of_this_machine();
-        let mut kit = Self { image, tools, booted: None, accelerator };
+        let mut kit = Self { platform, image, tools, booted: None, accelerator };
         let key = snapshot_key(&kit).await?;
         let make = async |path: &Path| kit.make_snapshot(path).await;
-        let booted = cache::ensure(&images, "booted", &key, make).await?;
+        let kind = platform.kind("booted", true, true);
+        let booted = cache::ensure(&images, &kind, &key, make).await?;
         kit.booted = Some(Arc::new(booted));
         Ok(kit)
     }
@@ -95,7 +124,18 @@ impl Kit {
         let path = self.image("packages");
         let text = std::fs::read_to_string(&path).map_err(LabError::file("read", path))?;
         let pairs = text.lines().filter_map(|line| line.split_once(' '));
-        Ok(pairs.map(|(name, version)| (name.to_owned(), version.to_owned())).collect())
+        let mut pairs: Vec<_> =
+            pairs.map(|(name, version)| (name.to_owned(), version.to_owned())).collect();
+        if self.platform.system.has_own_runtime() {
+            let path = runtime_module().join("go.mod");
+            let text = std::fs::read_to_string(&path).map_err(LabError::file("read", path))?;
+            for (name, version) in &mut pairs {
+                let module = RUNTIME_MODULES.iter().find(|(of, _)| of == name);
+                let own = module.and_then(|(_, module)| facts::version_in(&text, module));
+                *version = own.unwrap_or_else(|| version.clone());
+            }
+        }
+        Ok(pairs)
     }
 
     /// Boots a machine with its files next to `path`, and leaves its disk at `path`.
@@ -118,17 +158,19 @@ impl Kit {
     }
 }
 
-async fn ensure_image(images: &Path) -> Result<Lease, VmError> {
-    let recipe = recipe();
+async fn ensure_image(images: &Path, platform: Platform) -> Result<Lease, VmError> {
+    let (recipe, system) = (recipe(), platform.system);
     let make = async |path: &Path| {
-        eprintln!("making the node's image (about a minute) …");
+        eprintln!("making the node's image, {system} (about a minute) …");
         // In namespaces of its own no process or mount of it outlives the laboratory.
         let mut arguments: Vec<OsString> =
             ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"].map(Into::into).into();
-        arguments.extend([recipe.join("make").into(), path.into()]);
+        arguments.extend([recipe.join("make").into(), path.into(), system.suite().into()]);
+        arguments.extend(system.has_own_runtime().then(|| "own-runtime".into()));
         disk::run("unshare", arguments, &images.join("image.log")).await
     };
-    cache::ensure(images, "image", &disk::hash_of(&recipe, "")?, make).await
+    let kind = platform.kind("image", true, false);
+    cache::ensure(images, &kind, &disk::hash_of(&recipe, "")?, make).await
 }
 
 /// The directory of the image's recipe.
@@ -141,15 +183,38 @@ pub(super) fn container() -> PathBuf {
     workspace_root().join("tests/node/container")
 }
 
-async fn ensure_tools(labs: &LabDir, images: &Path) -> Result<Lease, VmError> {
-    let kubelet = binary::kubelet(labs).await?;
-    let call = format!("{KUBELET_PROGRAM} {KUBELET_ARGUMENTS}\n{}", kubelet.stamp);
+async fn ensure_tools(labs: &LabDir, images: &Path, platform: Platform) -> Result<Lease, VmError> {
+    let kubelet = binary::kubelet(labs, platform.kubernetes).await?;
+    let has_own_runtime = platform.system.has_own_runtime();
+    let runtime = if has_own_runtime { runtime().await? } else { Vec::new() };
+    let mut call = format!("{KUBELET_PROGRAM} {KUBELET_ARGUMENTS}\n{}", kubelet.stamp);
+    if has_own_runtime {
+        let _ = write!(call, "\n{}", disk::hash_of(&runtime_module(), "")?);
+    }
     let key = disk::hash_of(&container(), &call)?;
-    let make = async |path: &Path| make_tools(&kubelet.path, path).await;
-    cache::ensure(images, "tools", &key, make).await
+    let make = async |path: &Path| make_tools(&kubelet.path, &runtime, path).await;
+    cache::ensure(images, &platform.kind("tools", has_own_runtime, true), &key, make).await
 }
 
-async fn make_tools(kubelet: &Path, disk: &Path) -> Result<(), VmError> {
+fn runtime_module() -> PathBuf {
+    workspace_root().join("tests").join(RUNTIME_MODULE)
+}
+
+/// containerd and runc from their modules.
+async fn runtime() -> Result<Vec<PathBuf>, VmError> {
+    let mut built = Vec::new();
+    for (name, package, has_c) in RUNTIME_PROGRAMS {
+        eprintln!("building {name} (minutes the first time) …");
+        built.push(if has_c {
+            go_module::program_with_c(RUNTIME_MODULE, package, name).await?
+        } else {
+            go_module::program_as(RUNTIME_MODULE, package, name).await?
+        });
+    }
+    Ok(built)
+}
+
+async fn make_tools(kubelet: &Path, runtime: &[PathBuf], disk: &Path) -> Result<(), VmError> {
     let (content, log) = (disk.with_extension("content"), disk.with_extension("log"));
     std::fs::create_dir_all(&content).map_err(LabError::file("create", &content))?;
     let program = content.join("container");
@@ -164,6 +229,10 @@ async fn make_tools(kubelet: &Path, disk: &Path) -> Result<(), VmError> {
     let there = content.join(KUBELET_PROGRAM);
     std::fs::copy(kubelet, &there).map_err(LabError::file("write", there))?;
     write_kubelet_script(&content.join("kubelet"))?;
+    for program in runtime {
+        let there = content.join(program.file_name().unwrap_or_default());
+        std::fs::copy(program, &there).map_err(LabError::file("write", there))?;
+    }
     let bytes = disk::bytes_below(&content)?;
     let size = (bytes + bytes / 10 + DISK_SLACK_BYTES).next_multiple_of(1 << 20);
     disk::of_directory(disk, "tools", &content, size, &log).await?;

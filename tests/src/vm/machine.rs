@@ -212,6 +212,11 @@ impl Machine {
         self.answers(within).await
     }
 
+    /// Waits until its user space has started once more, with or without its kernel.
+    pub async fn restarted(&mut self, within: Duration) -> Result<(), VmError> {
+        self.booted(within).await
+    }
+
     /// Waits for the end of a reboot, recognised by its boot id.
     pub async fn rebooted(&mut self, before: &str, within: Duration) -> Result<(), VmError> {
         self.booted(within).await?;

@@ -22,6 +22,7 @@ pub mod release;
 pub mod scene;
 pub mod shell;
 pub mod start_request;
+pub mod system;
 pub mod watcher;
 mod writers;
 
@@ -33,4 +34,5 @@ pub use machine::{Boot, Machine};
 pub use node::Node;
 pub use pod::TestPod;
 pub use scene::{Scene, Setting};
+pub use system::{Platform, System};
 pub use watcher::{Seen, Watcher};

@@ -1,8 +1,6 @@
 //! Installs what a release has on a node, as a user does: the image of `deploy/image/build`, and
 //! the chart with its default values. Helm is built from upstream's module.
 
-use std::ffi::OsString;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -34,40 +32,30 @@ const WITHIN: Duration = Duration::from_mins(3);
 
 /// The image of both programs as released, built if it is missing or stale. Takes minutes.
 pub async fn image() -> Result<PathBuf, VmError> {
-    build_image(&[]).await
-}
-
-/// The same by processes that run only where a processor has nothing else to do.
-pub async fn image_when_idle() -> Result<PathBuf, VmError> {
-    build_image(&["chrt", "--idle", "0"]).await
-}
-
-/// Builds it by this command, followed by the one that builds. Processes that ask at once build
-/// once.
-async fn build_image(by: &[&str]) -> Result<PathBuf, VmError> {
     let dir = target_dir().join("image");
     std::fs::create_dir_all(&dir).map_err(LabError::file("create", &dir))?;
     let (image, log) = (dir.join("lab.tar"), dir.join("build.log"));
-    let lock = dir.join("lab.lock");
-    let locked = tokio::task::spawn_blocking(move || {
-        let file = File::create(&lock).map_err(LabError::file("open", &lock))?;
-        file.lock().map_err(LabError::file("lock", &lock))?;
-        Ok::<_, LabError>(file)
-    });
-    let _locked = locked.await.expect("it must not panic")?;
     let build = workspace_root().join("deploy/image/build");
-    let command: Vec<OsString> =
-        by.iter().map(OsString::from).chain([build.into(), image.clone().into()]).collect();
-    let (first, arguments) = command.split_first().expect("it has the program");
-    disk::run_program(&Program::new("image/build", Path::new(first), arguments, &log)).await?;
+    disk::run_program(&Program::new("image/build", &build, [image.clone()], &log)).await?;
     Ok(image)
+}
+
+/// A program of the image, for use without a container.
+pub(super) async fn program(name: &str) -> Result<PathBuf, VmError> {
+    image().await?;
+    Ok(programs().join(name))
+}
+
+/// The programs of the image by themselves.
+fn programs() -> PathBuf {
+    target_dir().join("image/programs")
 }
 
 /// A replica of the controller on another node than the one that ends: the program of the image,
 /// under the lease of the release.
 #[must_use]
 pub fn replica(setup: Setup) -> Setup {
-    let binary = target_dir().join("image/programs").join(CONTROLLER);
+    let binary = programs().join(CONTROLLER);
     let lease = format!("--leader-elect-resource-namespace={NAMESPACE}");
     Setup { binary, ..setup }.argument("--leader-elect=true").argument(&lease)
 }

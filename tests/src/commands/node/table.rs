@@ -17,7 +17,7 @@ use crate::commands::{build, docs, prepare};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// poweroff, reboot, forgotten, refused, agent-killed, kubelet-stopped, kubelet-frozen,
-    /// kubelet-gone, kubelet-killed, unannounced, power-cut, power-cut-during, power-lost; by
+    /// kubelet-gone, kubelet-killed, unannounced, drained, soft-reboot, power-cut, power-cut-during, power-lost; by
     /// default all
     scenarios: Vec<String>,
     /// Only with the kubelet's own graceful shutdown off, or on
@@ -163,6 +163,11 @@ async fn write(kit: &Kit, arguments: &Arguments) -> anyhow::Result<()> {
                 failed.push(case.to_string());
                 machine = None;
             }
+        }
+        if cell.is_last_of_a_machine()
+            && let Some(Machine(_, table)) = machine.take()
+        {
+            table.strike().await?;
         }
         eprintln!("took {} s", begun.elapsed().as_secs());
     }

@@ -196,11 +196,6 @@ pub(super) fn is_rare(suite: &Suite, test: &str) -> bool {
     suite.needs_node() && is_so_called(test) || test.rsplit("::").next().is_some_and(is_so_called)
 }
 
-/// Whether a test installs the image of a release.
-pub(super) fn needs_release(test: &str) -> bool {
-    test.starts_with("rare_released::")
-}
-
 /// Whether a test depends on upstream's programs alone, so that only their versions change its
 /// result.
 pub(super) fn is_of_upstream(suite: &Suite, test: &str) -> bool {
@@ -250,7 +245,6 @@ mod tests {
         assert_eq!(group_of(&node, "upstream_levers::a").as_deref(), Some("upstream_levers"));
         assert!(is_of_upstream(&node, "upstream_levers::a"));
         assert!(!is_of_upstream(&node, "agent::upstream_a"));
-        assert!(needs_release("rare_released::a") && !needs_release("release::whole::a"));
         assert!(is_rare(&node, "rare_stuck::a") && !is_rare(&node, "upstream_levers::a"));
         let jobs = suite(LAB, "suites", "jobs::a");
         assert_eq!(group_of(&jobs, "jobs::a"), None);

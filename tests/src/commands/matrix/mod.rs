@@ -1,10 +1,13 @@
 //! `lab matrix`: runs the suites of the compatibility matrix on each version in turn, and writes
-//! `docs/versions.md` after each.
+//! `docs/versions.md` after each. With `--nodes`, the nodes of each kind.
+
+mod nodes;
 
 use anyhow::{bail, ensure};
 use lab::binary::GoProgram;
 use lab::kubernetes::Version;
 use lab::matrix::{self, Record, Run};
+use lab::vm::System;
 use lab::{ControlPlane, Options};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -15,13 +18,23 @@ pub(crate) struct Arguments {
     /// A version, such as 1.33; may be repeated. By default all versions run
     #[arg(long, value_name = "VERSION")]
     kubernetes: Vec<Version>,
+    /// End nodes of each system and kubelet in place of running suites; takes hours, emulated
+    #[arg(long)]
+    nodes: bool,
+    /// Only nodes of this system: debian-12, debian-13, debian-sid, newest-runtime
+    #[arg(long, value_name = "NAME", requires = "nodes")]
+    system: Vec<System>,
+    /// Only this story: reboot, soft-reboot, power-cut, poweroff, kubelet-stopped, memory
+    #[arg(long, value_name = "NAME", requires = "nodes")]
+    story: Vec<String>,
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
-        outcome = Box::pin(each(arguments)) => outcome,
+        outcome = Box::pin(nodes::run(arguments)), if arguments.nodes => outcome,
+        outcome = Box::pin(each(arguments)), if !arguments.nodes => outcome,
         // Dropping what runs kills it.
         _ = terminate.recv() => bail!("ended by SIGTERM"),
         _ = interrupt.recv() => bail!("ended by SIGINT"),
