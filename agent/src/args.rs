@@ -2,6 +2,7 @@
 
 mod check;
 mod host;
+mod install_status;
 mod leave;
 mod leave_status;
 mod pressure;
@@ -17,6 +18,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 pub use check::{CheckArgs, CheckConfig};
 pub use host::{HostArgs, KubeletArgs, KubeletPlace};
+pub use install_status::InstallStatusArgs;
 pub use leave::{LeaveArgs, LeaveConfig};
 pub use leave_status::LeaveStatusArgs;
 pub use pressure::{PressureArgs, PressureArgsError};
@@ -48,6 +50,10 @@ pub enum Command {
     /// Waits until the pods of DaemonSets have run `leave` on each node. Changes nothing. Exits
     /// with 1 if a node with a live kubelet is not done in time.
     LeaveStatus(LeaveStatusArgs),
+    /// Waits until an installation works: its policies are bound, its agents are ready, and a
+    /// controller holds the lease. Prints what to do if not. Changes nothing. Exits with 1 if a
+    /// part does not work in time.
+    InstallStatus(InstallStatusArgs),
 }
 
 /// The flags that set how long pods may take to terminate.

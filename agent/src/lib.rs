@@ -15,6 +15,7 @@ pub mod driver;
 pub mod environment;
 pub mod host;
 mod inotify;
+pub mod install_status;
 pub mod leave;
 pub mod leave_status;
 pub mod link;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use epilogue_agent::args::{Args, Command, RunArgs};
-use epilogue_agent::{check, leave, leave_status, run};
+use epilogue_agent::{check, install_status, leave, leave_status, run};
 use epilogue_runtime::telemetry;
 
 fn main() -> ExitCode {
@@ -16,6 +16,9 @@ fn main() -> ExitCode {
         Command::Leave(args) => run_with(args.config(), |config| leave::run(&args, config)),
         Command::LeaveStatus(args) => {
             run_with(Ok::<_, Infallible>(()), |()| leave_status::run(&args))
+        }
+        Command::InstallStatus(args) => {
+            run_with(Ok::<_, Infallible>(()), |()| install_status::run(&args))
         }
     }
 }

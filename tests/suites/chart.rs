@@ -5,6 +5,8 @@ mod equality;
 mod flags;
 mod gitops;
 mod helm;
+mod hook;
+mod installation;
 mod leave;
 mod monitoring;
 mod names;

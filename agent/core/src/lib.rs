@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod check;
+pub mod install_status;
 pub mod leave_status;
 pub mod pod;
 pub mod pressure;

@@ -15,11 +15,12 @@ use crate::paths::{program, workspace_root};
 pub const PAGE: &str = "docs/operations.md";
 
 /// Programs with the sub commands whose help the page shows.
-const COMMANDS: [(&str, &[&str]); 14] = [
+const COMMANDS: [(&str, &[&str]); 15] = [
     ("epilogue-agent", &["run"]),
     ("epilogue-agent", &["check"]),
     ("epilogue-agent", &["leave"]),
     ("epilogue-agent", &["leave-status"]),
+    ("epilogue-agent", &["install-status"]),
     ("epilogue-controller", &[]),
     ("kubectl-epilogue", &[]),
     ("kubectl-epilogue", &["explain"]),

@@ -94,6 +94,13 @@ pub(crate) async fn hooks(values: &Value) -> Vec<Value> {
     objects(&text).into_iter().filter(is_hook).collect()
 }
 
+/// The hooks of one event, such as `test`.
+pub(crate) async fn hooks_of(event: &str, values: &Value) -> Vec<Value> {
+    let mut hooks = hooks(values).await;
+    hooks.retain(|hook| hook["metadata"]["annotations"]["helm.sh/hook"] == event);
+    hooks
+}
+
 /// Whether an object is a hook.
 pub(crate) fn is_hook(object: &Value) -> bool {
     object["metadata"]["annotations"]["helm.sh/hook"].is_string()

@@ -3,21 +3,20 @@
 //! is the real one, with the rights of its account.
 
 use std::collections::BTreeSet;
-use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, ListParams, Patch, PatchParams};
-use lab::paths::program;
+use kube::api::{Api, ListParams};
 use lab::{ControlPlane, eventually};
 use serde_json::{Value, json};
-use tokio::process::Command;
 
-use super::helm::{RELEASE, hooks, rendered};
+use super::helm::{RELEASE, hooks_of, rendered};
+use super::hook::Hook;
 use crate::platforms::named;
 
 const HOOK: &str = "epilogue-agent-leave";
+const EVENT: &str = "pre-delete";
 const SOON: Duration = Duration::from_mins(2);
 
 fn the<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
@@ -28,7 +27,7 @@ fn the<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
 async fn the_hooks_replace_the_agents_and_may_only_read() {
     let pools = json!([{"name": "batch", "nodeSelector": {"pool": "batch"}}]);
     let pool = json!({"mode": "enforce", "agent": {"pools": pools}});
-    let (hooks, objects) = (hooks(&pool).await, rendered(&pool).await);
+    let (hooks, objects) = (hooks_of(EVENT, &pool).await, rendered(&pool).await);
     let names = |objects: &[Value], kind: &str| -> BTreeSet<String> {
         objects.iter().filter(|object| object["kind"] == kind).map(named).collect()
     };
@@ -61,7 +60,7 @@ async fn the_hooks_replace_the_agents_and_may_only_read() {
 /// Agents that observe may not remove what ones that acted have left.
 #[tokio::test]
 async fn where_all_observe_the_hooks_bring_the_account_that_may_leave() {
-    let observes = hooks(&json!({})).await;
+    let observes = hooks_of(EVENT, &json!({})).await;
     let acts = rendered(&json!({"mode": "enforce"})).await;
     let of_agents = |objects: &[Value]| -> BTreeSet<String> {
         let kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
@@ -77,7 +76,7 @@ async fn where_all_observe_the_hooks_bring_the_account_that_may_leave() {
     let mounts = pod["containers"][0]["volumeMounts"].as_array().expect("mounts");
     let writes = |name: &str| mounts.iter().any(|it| it["name"] == name && it["readOnly"] != true);
     assert!(writes("journal") && writes("logind-conf"));
-    assert!(hooks(&json!({"mode": "enforce"})).await.len() == observes.len() - 5);
+    assert!(hooks_of(EVENT, &json!({"mode": "enforce"})).await.len() == observes.len() - 5);
 }
 
 #[tokio::test]
@@ -85,10 +84,10 @@ async fn the_hooks_can_be_switched_off() {
     for values in
         [json!({"agent": {"leaveOnUninstall": false}}), json!({"agent": {"enabled": false}})]
     {
-        assert_eq!(hooks(&values).await, [Value::Null; 0], "{values}");
+        assert_eq!(hooks_of(EVENT, &values).await, [Value::Null; 0], "{values}");
     }
     let pod = |values: Value| async move {
-        the(&hooks(&values).await, "Pod")["spec"]["containers"][0]["args"].clone()
+        the(&hooks_of(EVENT, &values).await, "Pod")["spec"]["containers"][0]["args"].clone()
     };
     let args = pod(json!({"agent": {"leaveTimeoutSeconds": 30}})).await;
     assert_eq!(args.as_array().and_then(|args| args.last()), Some(&json!("--timeout=30s")));
@@ -96,44 +95,27 @@ async fn the_hooks_can_be_switched_off() {
 
 /// The agents' namespace during an uninstallation.
 pub(crate) struct Uninstallation<'a> {
-    pub(crate) control_plane: &'a ControlPlane,
-    pub(crate) client: kube::Client,
-    pub(crate) namespace: &'static str,
+    hook: Hook<'a>,
 }
 
-impl Uninstallation<'_> {
-    fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), self.namespace)
-    }
-
-    async fn report(&self, pod: &str, status: Value) {
-        let patch = Patch::Merge(json!({"status": status}));
-        let params = PatchParams::default();
-        self.pods().patch_status(pod, &params, &patch).await.expect("the pod's status");
-    }
-
-    /// Waits for the pod that waits; returns its arguments.
-    async fn hook(&self) -> Vec<String> {
-        let hook = async || {
-            let pod = self.pods().get_opt(HOOK).await.expect("an answer")?;
-            // Helm deletes the pod of an earlier run before it creates this one.
-            let failed = json!(pod.status)["phase"] == "Failed";
-            let alive = pod.metadata.deletion_timestamp.is_none() && !failed;
-            alive.then(|| pod.spec.expect("a spec"))
-        };
-        let spec = eventually("the hook's pod", SOON, hook, Option::is_some).await.expect("a pod");
-        spec.containers[0].args.clone().expect("arguments")
+impl<'a> Uninstallation<'a> {
+    pub(crate) fn new(
+        control_plane: &'a ControlPlane,
+        client: kube::Client,
+        namespace: &'static str,
+    ) -> Self {
+        Self { hook: Hook { control_plane, client, namespace, name: HOOK } }
     }
 
     /// Waits for this many pods of the DaemonSet that is there now, and runs `leave`; returns their
     /// names. Pods of the replaced one may still be there.
     async fn leaving(&self, count: usize) -> Vec<String> {
-        let sets: Api<DaemonSet> = Api::namespaced(self.client.clone(), self.namespace);
+        let sets: Api<DaemonSet> = Api::namespaced(self.hook.client.clone(), self.hook.namespace);
         let set = json!(sets.get("epilogue-agent").await.expect("the DaemonSet"));
         let args_of_leave = &set["spec"]["template"]["spec"]["containers"][0]["args"][0];
         assert_eq!(args_of_leave, "leave");
         let leaving = async || {
-            let pods = self.pods().list(&ListParams::default()).await.expect("the pods").items;
+            let pods = self.hook.pods().list(&ListParams::default()).await.expect("the pods").items;
             let owner = |pod: &Pod| json!(pod.metadata.owner_references)[0]["uid"].clone();
             let of_set = pods.into_iter().filter(|pod| owner(pod) == set["metadata"]["uid"]);
             of_set.filter_map(|pod| pod.metadata.name).collect::<Vec<_>>()
@@ -141,50 +123,33 @@ impl Uninstallation<'_> {
         eventually("the pods that leave", SOON, leaving, |names| names.len() == count).await
     }
 
-    /// Runs the program of the hook's pod, by its account.
-    async fn wait(&self, args: &[String]) -> Output {
-        let kubeconfig = self.control_plane.dir().join("leave.kubeconfig");
-        let cluster = self.control_plane.cluster();
-        cluster
-            .write_service_account_kubeconfig(self.namespace, HOOK, &kubeconfig)
-            .await
-            .expect("a kubeconfig");
-        Command::new(program("epilogue-agent"))
-            .args(args)
-            .arg(format!("--kubeconfig={}", kubeconfig.display()))
-            .stdin(Stdio::null())
-            .output()
-            .await
-            .expect("the program must start")
-    }
-
     /// Reports as the kubelets do: one node is done, the other is down. Returns what the hook said.
     pub(crate) async fn of_a_live_node_and_one_that_is_down(&self) -> String {
-        let args = self.hook().await;
+        let args = self.hook.args().await;
         let pods = self.leaving(2).await;
         let ready = json!({"phase": "Running", "startTime": "2026-01-01T00:00:00Z",
             "conditions": [{"type": "Ready", "status": "True"}]});
-        self.report(&pods[0], ready).await;
-        let output = self.wait(&args).await;
+        self.hook.report(&pods[0], ready).await;
+        let output = self.hook.run(&args).await;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text} {}", String::from_utf8_lossy(&output.stderr));
-        self.report(HOOK, json!({"phase": "Succeeded"})).await;
+        self.hook.report(HOOK, json!({"phase": "Succeeded"})).await;
         text
     }
 
     /// A node that lives cannot be cleaned: its pod says why. Returns what the hook said.
     pub(crate) async fn of_a_node_that_fails(&self) -> String {
-        let args = self.hook().await;
+        let args = self.hook.args().await;
         let pods = self.leaving(2).await;
         let message = "epilogue-agent: the node is shutting down; nothing was changed";
         let failing = json!({"phase": "Pending", "startTime": "2026-01-01T00:00:00Z",
             "initContainerStatuses": [{"name": "leave", "image": "", "imageID": "", "ready": false,
                 "restartCount": 1, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
                 "lastState": {"terminated": {"exitCode": 1, "message": message}}}]});
-        self.report(&pods[0], failing).await;
-        let output = self.wait(&args).await;
+        self.hook.report(&pods[0], failing).await;
+        let output = self.hook.run(&args).await;
         assert_eq!(output.status.code(), Some(1));
-        self.report(HOOK, json!({"phase": "Failed"})).await;
+        self.hook.report(HOOK, json!({"phase": "Failed"})).await;
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }

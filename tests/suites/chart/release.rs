@@ -12,6 +12,7 @@ use lab::{ControlPlane, Options, eventually};
 use serde_json::{Value, json};
 
 use super::helm::{RELEASE, chart, done, helm, rendered};
+use super::installation::Installation;
 use super::leave::Uninstallation;
 use crate::platforms::named;
 
@@ -173,8 +174,37 @@ impl Lab {
     }
 
     fn uninstallation(&self, namespace: &'static str) -> Uninstallation<'_> {
-        let client = self.client.clone();
-        Uninstallation { control_plane: &self.control_plane, client, namespace }
+        Uninstallation::new(&self.control_plane, self.client.clone(), namespace)
+    }
+
+    /// `helm test` passes once pods are ready and a controller leads, and fails before; it names
+    /// what does not work.
+    async fn is_tested(&self) {
+        let test = Installation::new(&self.control_plane, self.client.clone(), "epilogue-system");
+        let kubeconfig = format!("--kubeconfig={}", self.control_plane.kubeconfig_path().display());
+        let arguments = ["test", RELEASE, "--namespace=kube-system", &kubeconfig];
+        let (output, said) = tokio::join!(helm(&arguments, &Value::Null), test.said("1s", false));
+        assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        for words in [
+            "does not work: daemonset epilogue-agents/epilogue-agent: 0 of 2 nodes",
+            "does not work: deployment epilogue-system/epilogue-controller: 0 of 2 pods",
+            "does not work: lease epilogue-system/epilogue-controller: no controller holds it",
+            "to do: kubectl --namespace epilogue-system logs deployment/epilogue-controller",
+            "admission policies limit the accounts",
+        ] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+        for namespace in ["epilogue-agents", "epilogue-system"] {
+            test.all_are_ready(namespace).await;
+        }
+        let run = async { tokio::join!(helm(&arguments, &Value::Null), test.said("2min", true)) };
+        let (output, said) = tokio::select! {
+            done = run => done,
+            () = test.lead() => unreachable!("a leader goes on"),
+        };
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && printed.contains("Succeeded"), "{printed}");
+        assert!(said.contains("leader holds it") && !said.contains("does not work"), "{said}");
     }
 
     /// Nothing of the release is left, and nothing else went.
@@ -201,6 +231,7 @@ async fn a_release_is_installed_upgraded_rolled_back_and_leaves_nothing() {
     lab.install(RELEASE, &observe).await;
     lab.holds(&observe).await;
     lab.pods_are_admitted().await;
+    lab.is_tested().await;
     lab.events_of_agents_can_be_selected().await;
     let enforce = json!({"mode": "enforce", "scraping": {"enabled": true},
         "optIn": {"enabled": true}, "agent": {"pools": [
