@@ -89,6 +89,14 @@ pub async fn apply_policy(client: &kube::Client) -> Result<(), LabError> {
     apply_directory(client, "deploy/policy").await
 }
 
+/// Deletes the admission policies.
+pub async fn remove_policy(client: &kube::Client) -> Result<(), LabError> {
+    for object in &objects_of("deploy/policy")? {
+        delete_object(client, object).await?;
+    }
+    Ok(())
+}
+
 /// Returns once the API server enforces the agent's policies on this client, an agent's. It takes
 /// new ones into use a moment after they were applied; before, an agent would not act for half a
 /// minute.
@@ -121,15 +129,18 @@ pub async fn apply_opt_in_policies(client: &kube::Client) -> Result<(), LabError
 }
 
 async fn apply_directory(client: &kube::Client, directory: &str) -> Result<(), LabError> {
-    let directory = workspace_root().join(directory);
-    let policy = objects(&directory).map_err(|source| LabError::Document {
-        what: directory.display().to_string(),
-        source: source.into(),
-    })?;
-    for object in &policy {
+    for object in &objects_of(directory)? {
         apply(client, &types(object), object).await?;
     }
     Ok(())
+}
+
+fn objects_of(directory: &str) -> Result<Vec<Value>, LabError> {
+    let directory = workspace_root().join(directory);
+    objects(&directory).map_err(|source| LabError::Document {
+        what: directory.display().to_string(),
+        source: source.into(),
+    })
 }
 
 /// Applies one object.

@@ -79,7 +79,7 @@ pub(super) fn medians(runs: &[Figures]) -> BTreeMap<&'static str, f64> {
 }
 
 /// The middle value, or the mean of the two in the middle.
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+pub(super) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let upper = values.get(values.len() / 2)?;

@@ -6,6 +6,7 @@
 //! it; `exposition`, `requests` and `usage` read the figures, `figures`, `report` and `picture`
 //! summarise them.
 
+pub mod admission;
 pub mod agent;
 mod contender;
 mod exposition;

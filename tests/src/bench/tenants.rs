@@ -153,7 +153,7 @@ pub fn table(all: &[Waits]) -> String {
 }
 
 /// The smallest of these ordered values that at least this part does not exceed.
-fn percentile(values: &[Duration], part: f64) -> Duration {
+pub(super) fn percentile(values: &[Duration], part: f64) -> Duration {
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

@@ -25,7 +25,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     pods: u32,
-    /// Runs of each contender per scenario; the table shows medians
+    /// Nodes that write as much, for `admission`
+    #[arg(long, value_name = "N", default_value_t = 5_000,
+          value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    nodes: u32,
+    /// Runs of each contender per scenario, or pairs of `admission`; the table shows medians
     #[arg(long, value_name = "N", default_value_t = 3,
           value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
@@ -48,6 +52,8 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum What {
+    /// What the admission policies cost the API server at the writes of `--nodes`
+    Admission,
     /// The agent's shutdown
     Agent,
     /// How long one tenant's Jobs wait while another floods the controller
@@ -71,7 +77,7 @@ enum Output {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let compares = !matches!(arguments.what, Some(What::Agent | What::Tenants | What::Wide));
+    let compares = matches!(arguments.what, None | Some(What::Hold));
     anyhow::ensure!(
         arguments.svg.is_none() || (compares && arguments.contender == Who::Both),
         "--svg draws ratios of Jobs or of `hold`, and needs both contenders"
@@ -79,6 +85,12 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if arguments.what == Some(What::Agent) {
         prepare::run(&[GoProgram::ControlPlane]).await?;
         return agent(arguments.binary).await;
+    }
+    if arguments.what == Some(What::Admission) {
+        prepare::run(&[GoProgram::ControlPlane]).await?;
+        let measured = bench::admission::run(arguments.nodes, usize::from(arguments.runs)).await?;
+        print!("{}", bench::admission::table(&measured));
+        return Ok(());
     }
     prepare::run(&[GoProgram::ControlPlane, GoProgram::ControllerManager]).await?;
     let plan = plan(&arguments);

@@ -20,7 +20,7 @@ use crate::vm::agent::PLACED_LABEL;
 /// The label of every simulated node.
 pub const SIMULATED_LABEL: &str = "lab.epilogue.dev/simulated";
 
-const LEASE_NAMESPACE: &str = "kube-node-lease";
+pub(crate) const LEASE_NAMESPACE: &str = "kube-node-lease";
 const LEASE_SECONDS: u32 = 40;
 const REQUESTS_MAX: usize = 16;
 
