@@ -25,8 +25,9 @@ pub async fn program_with_c(module: &str, package: &str, name: &str) -> Result<P
 }
 
 /// The tests of a package that the module `tests/MODULE` depends on, as the program `NAME`.
+/// Without `go vet`, which takes longer than the build and is for their authors.
 pub async fn tests(module: &str, package: &str, name: &str) -> Result<PathBuf, LabError> {
-    build(&["test", "-c"], module, package, name, &[]).await
+    build(&["test", "-c", "-vet=off"], module, package, name, &[]).await
 }
 
 /// The directory of a module that `tests/MODULE` depends on, in Go's own cache.

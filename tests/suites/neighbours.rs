@@ -5,6 +5,7 @@ mod job_set;
 mod job_set_e2e;
 mod kueue;
 mod ledger;
+mod upstream_jobs;
 
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
