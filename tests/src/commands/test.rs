@@ -428,6 +428,7 @@ fn show(suite: &Suite, outcome: &process::Outcome, report: &mut Report) {
     } else {
         outcome.output.lines().filter(|line| is_row(line)).for_each(|line| println!("{line}"));
     }
+    report.add_cpu(suite, outcome.cpu);
     for ended in &outcome.ended {
         println!("{}", report.add(suite, ended));
     }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, ChildStdout, Command};
@@ -23,6 +24,9 @@ use super::schedule::Unit;
 /// How often the time limit is checked.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
 
+/// `USER_HZ`, which is 100 on each architecture that Linux has Rust for.
+const TICKS_PER_SECOND: f64 = 100.0;
+
 /// What a process printed and how its tests ended.
 #[derive(Debug)]
 pub(super) struct Outcome {
@@ -31,6 +35,8 @@ pub(super) struct Outcome {
     pub(super) left: Vec<String>,
     /// Everything it printed.
     pub(super) output: String,
+    /// Seconds of CPU that it and the processes it waited for took.
+    pub(super) cpu: f64,
 }
 
 /// Runs the tests of a unit in a process of their own.
@@ -69,6 +75,7 @@ pub(super) async fn run(
         feed(&mut reader, &mut line, &chunk[..count]);
     }
     reader.read(&String::from_utf8_lossy(&line), Instant::now());
+    let cpu = cpu_of(group.0).await.unwrap_or_default();
     let status = child.wait().await?;
     drop(group);
     let (ended, left) = reader.end(timed_out, Instant::now());
@@ -76,7 +83,20 @@ pub(super) async fn run(
     if !status.success() {
         write!(output, "\n(the process ended with {status})\n").context("note the end")?;
     }
-    Ok(Outcome { ended, left, output })
+    Ok(Outcome { ended, left, output, cpu })
+}
+
+/// Waits for the end of a process, and leaves its status to be read. Returns the seconds of CPU
+/// that it and the children it waited for took.
+async fn cpu_of(pid: Pid) -> anyhow::Result<f64> {
+    let wait = move || waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+    tokio::task::spawn_blocking(wait).await??;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, behind_name) = stat.rsplit_once(')').context("a name in parentheses")?;
+    // The times of user, system, and of both for its children: fields 14 to 17.
+    let ticks = behind_name.split_whitespace().skip(11).take(4).map(str::parse::<u32>);
+    let ticks: u32 = ticks.sum::<Result<_, _>>()?;
+    Ok(f64::from(ticks) / TICKS_PER_SECOND)
 }
 
 /// Passes whole lines to the reader.

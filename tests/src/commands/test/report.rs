@@ -22,6 +22,8 @@ struct Counts {
     failed: usize,
     not_run: usize,
     seconds: f64,
+    /// Seconds of CPU that the processes of its tests took.
+    cpu: f64,
 }
 
 /// The final output of `lab test`.
@@ -88,6 +90,11 @@ impl Report {
         format!("{:>8.2} s  {name} ... {word}", ended.seconds)
     }
 
+    /// Records the seconds of CPU of a process with tests of a suite.
+    pub(super) fn add_cpu(&mut self, suite: &Suite, seconds: f64) {
+        self.suites.entry(suite.clone()).or_default().cpu += seconds;
+    }
+
     /// Records tests of a suite that are left out, and why.
     pub(super) fn leave_out(&mut self, suite: &Suite, tests: usize, why: &NotRun) {
         self.suites.entry(suite.clone()).or_default().not_run += tests;
@@ -128,6 +135,7 @@ impl Report {
             failed: sum.failed + each.failed,
             not_run: sum.not_run + each.not_run,
             seconds: sum.seconds + each.seconds,
+            cpu: sum.cpu + each.cpu,
         })
     }
 
@@ -136,15 +144,16 @@ impl Report {
         rows.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
         let width = rows.iter().map(|(suite, _)| suite.to_string().len()).max().unwrap_or(0);
         let mut table = format!(
-            "  {:width$}  {:>7}  {:>6}  {:>7}  {:>9}\n",
-            "suite", "passed", "failed", "not run", "seconds"
+            "  {:width$}  {:>7}  {:>6}  {:>7}  {:>9}  {:>7}\n",
+            "suite", "passed", "failed", "not run", "seconds", "CPU"
         );
         for (suite, counts) in rows {
-            let Counts { passed, failed, not_run, seconds } = counts;
+            let Counts { passed, failed, not_run, seconds, cpu } = counts;
             let suite = suite.to_string();
             writeln!(
                 table,
-                "  {suite:width$}  {passed:>7}  {failed:>6}  {not_run:>7}  {seconds:>9.1}"
+                "  {suite:width$}  {passed:>7}  {failed:>6}  {not_run:>7}  {seconds:>9.1}  \
+                 {cpu:>7.1}"
             )
             .expect("a String must take text");
         }
@@ -228,6 +237,8 @@ mod tests {
         assert!(text.contains("jobs: jobs::t1: no cgroups of version 2"), "{text}");
         assert!(text.contains("jobs: jobs::t2: did not end within its time limit"), "{text}");
         assert!(!report.is_success());
+        let row = "  jobs        2       1        1        6.0      0.0\n";
+        assert!(text.contains(row), "{text}");
         let counts = matrix::Counts { passed: 2, failed: 1, not_run: 1 };
         let run = report.for_matrix();
         assert_eq!(run.suites["jobs"], counts);
