@@ -24,7 +24,7 @@ struct Tool {
 }
 
 /// kubectl is not in it: the lab prints commands for it and never runs it.
-const TOOLS: [Tool; 4] = [
+const TOOLS: [Tool; 5] = [
     Tool {
         program: "go",
         // Debian's own is older than the version in Kubernetes' go.mod.
@@ -45,6 +45,11 @@ const TOOLS: [Tool; 4] = [
         program: "setpriv",
         source: Source::Apt("util-linux"),
         needed_for: "children that end with the lab",
+    },
+    Tool {
+        program: "chrt",
+        source: Source::Apt("util-linux"),
+        needed_for: "tests that take what others leave of the cores",
     },
 ];
 
@@ -125,13 +130,14 @@ fn is_installed(program: &str, directories: &[PathBuf]) -> bool {
 }
 
 fn packages(tools: &[Tool]) -> Vec<&'static str> {
-    tools
-        .iter()
-        .filter_map(|tool| match tool.source {
-            Source::Apt(package) => Some(package),
-            Source::Person(_) => None,
-        })
-        .collect()
+    let apt = |tool: &Tool| match tool.source {
+        Source::Apt(package) => Some(package),
+        Source::Person(_) => None,
+    };
+    let mut packages: Vec<_> = tools.iter().filter_map(apt).collect();
+    // Tools of one package are next to each other.
+    packages.dedup();
+    packages
 }
 
 fn error_of(tool: &Tool) -> LabError {

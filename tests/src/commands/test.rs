@@ -1,6 +1,6 @@
 //! `lab test`: builds what the tests need, and starts one control plane for the tests on a real
 //! API. Runs each test in a process of its own, within a time limit. As many tests run concurrently
-//! as the machine has cores for.
+//! as keep the machine's cores busy: of those that wait, several for each core.
 
 mod output;
 mod process;

@@ -20,6 +20,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use super::output::{Ended, Reader};
 use super::programs::Program;
 use super::schedule::Unit;
+use super::suites::Weight;
 
 /// How often the time limit is checked.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
@@ -119,9 +120,12 @@ fn feed(reader: &mut Reader, line: &mut Vec<u8>, bytes: &[u8]) {
 
 fn start(unit: &Unit, program: &Program, env: &[(&str, &OsStr)]) -> anyhow::Result<Child> {
     let (reader, writer) = std::io::pipe().context("make a pipe")?;
+    let is_background = unit.rule.weight == Weight::Background;
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "KILL", "--"])
+        // With this policy it runs when a core has nothing else to do.
+        .args(is_background.then_some(["chrt", "--idle", "0"]).into_iter().flatten())
         .arg(&program.path)
         // One after the other, so that the reader sees each begin and end.
         .args(["--exact", "--nocapture", "--test-threads=1", "--color=never"])

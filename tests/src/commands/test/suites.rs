@@ -107,22 +107,29 @@ pub(super) enum Weight {
     Machine,
     /// Both cores most of the time, without timing: tests that only wait may run alongside.
     Emulated,
-    /// Next to nothing: it waits for leases and time-outs.
+    /// Half a core at most, and no short times: it waits for leases, silence and time-outs. If no
+    /// machine is emulated, [`WAITS`].
     Alongside,
+    /// It computes and has no short times: it takes what the others leave of the cores.
+    Background,
 }
 
-/// Parts of a core: a test that mostly waits takes one part.
+/// Parts of a core.
 pub(super) const CORE_PARTS: u16 = 4;
 
 /// A test that computes.
 const CORE: Weight = Weight::Parts(CORE_PARTS);
-/// A test on the real API: its programs and the API server wait more than they compute.
-const ON_API: Weight = Weight::Parts(3);
-/// A test of the agent's shell, which waits for sockets and files.
-const WAITS: Weight = Weight::Parts(2);
+/// A test with a control plane of its own, which starts, ends or works much of the time.
+const OWN_API: Weight = Weight::Parts(3);
+/// A test that waits about as long as it computes.
+pub(super) const WAITS: Weight = Weight::Parts(2);
+/// A test on the API of all tests: of a core, its programs take a tenth, and the API server two.
+const ON_API: Weight = Weight::Parts(2);
 
-/// Ten times what a pure test may take on a busy machine.
-const PURE_LIMIT: Duration = Duration::from_mins(1);
+/// Others may leave a tenth of a core to a test that computes for two minutes.
+const BACKGROUND_LIMIT: Duration = Duration::from_mins(30);
+/// The same for one that computes for seconds.
+const PURE_LIMIT: Duration = Duration::from_mins(10);
 
 /// The rules: the first row applies whose package, suite and prefix of the test's name match.
 /// Limits are at least five times the longest time seen on two busy cores.
@@ -133,24 +140,34 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     (LAB, "podgc", "podgc::load", Weight::Machine, Duration::from_mins(5)),
     // It removes policies that the rest of its suite needs.
     (LAB, "permissions", "permissions::policies", Weight::Machine, Duration::from_mins(5)),
+    // Its tenant keeps more than a core busy, while others must get their pods in time.
+    (LAB, "hostile", "hostile::worked", Weight::Parts(6), Duration::from_mins(15)),
     (LAB, "jobs", "jobs::takeover", WAITS, Duration::from_mins(15)),
     (LAB, "jobs", "jobs::blind", Weight::Alongside, Duration::from_mins(10)),
+    (LAB, "jobs", "jobs::a_job_of", CORE, Duration::from_mins(10)),
     // It waits until a client notices that a connection is silent.
     (LAB, "outages", "outages::network::silent", Weight::Alongside, Duration::from_mins(10)),
     // It compiles the programs of an earlier commit.
     (LAB, "outages", "outages::versions", CORE, Duration::from_mins(30)),
     (LAB, "podgc", "podgc::proofs", Weight::Alongside, Duration::from_mins(8)),
+    // Silence of nodes takes time, but no CPU.
+    (LAB, "podgc", "podgc::reference", Weight::Alongside, Duration::from_mins(8)),
+    (LAB, "podgc", "podgc::jobs", Weight::Alongside, Duration::from_mins(6)),
+    // Its quotas and webhooks hold a tenant up.
+    (LAB, "hostile", "hostile::waiting", Weight::Alongside, Duration::from_mins(6)),
+    // It waits for agents that leave their nodes.
+    (LAB, "chart", "chart::release", Weight::Alongside, Duration::from_mins(15)),
     // It and the API server compute for as long as it may begin seeds.
     (LAB, "model_api", "", CORE, Duration::from_mins(8)),
-    (LAB, "hostile", "hostile::tenant", ON_API, Duration::from_mins(9)),
-    // Silence of nodes takes time, but no CPU.
-    (LAB, "podgc", "", WAITS, Duration::from_mins(6)),
-    (LAB, "agent_simulation", "", CORE, Duration::from_mins(10)),
-    (LAB, "simulation", "", CORE, Duration::from_mins(10)),
-    (LAB, "small_scopes", "", CORE, Duration::from_mins(10)),
-    (LAB, "worlds", "", CORE, Duration::from_mins(5)),
-    (LAB, "house_rules", "", CORE, PURE_LIMIT),
-    (LAB, "reference", "", CORE, Duration::from_mins(10)),
+    (LAB, "hostile", "hostile::tenant", CORE, Duration::from_mins(9)),
+    (LAB, "agent_simulation", "", Weight::Background, BACKGROUND_LIMIT),
+    (LAB, "simulation", "", Weight::Background, BACKGROUND_LIMIT),
+    // Larger scopes compute for minutes.
+    (LAB, "small_scopes", "small_scopes::rare_", Weight::Background, Duration::from_mins(90)),
+    (LAB, "small_scopes", "", Weight::Background, BACKGROUND_LIMIT),
+    (LAB, "worlds", "", Weight::Background, BACKGROUND_LIMIT),
+    (LAB, "house_rules", "", Weight::Background, PURE_LIMIT),
+    (LAB, "reference", "", OWN_API, Duration::from_mins(10)),
     // On a cold machine they compile Karpenter's drain, JobSet, Kueue, kustomize or Helm.
     (LAB, "recipes", "recipes::karpenter", CORE, Duration::from_mins(15)),
     (LAB, "neighbours", "", CORE, Duration::from_mins(30)),
@@ -159,14 +176,21 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     // It builds the programs as they ship, and the tools of a release.
     (LAB, "release", "release::whole", CORE, Duration::from_mins(150)),
     (LAB, "release", "", CORE, Duration::from_mins(10)),
-    (LAB, "", "", ON_API, Duration::from_mins(6)),
+    (LAB, "agent", "", ON_API, Duration::from_mins(6)),
+    (LAB, "features", "", ON_API, Duration::from_mins(6)),
+    (LAB, "permissions", "", ON_API, Duration::from_mins(6)),
+    (LAB, "podgc", "", WAITS, Duration::from_mins(6)),
+    (LAB, "disruptors", "", WAITS, Duration::from_mins(6)),
+    (LAB, "kubelet", "", ON_API, Duration::from_mins(6)),
+    (LAB, "leave", "", WAITS, Duration::from_mins(6)),
+    (LAB, "", "", OWN_API, Duration::from_mins(6)),
     // The kernel's notification is timed, so nothing else may delay it.
     ("epilogue-agent", "pressure", "kernel::", Weight::Machine, Duration::from_mins(2)),
     ("epilogue-agent", "oom", "kernel::", Weight::Machine, Duration::from_mins(2)),
     ("epilogue-agent", "", "", WAITS, Duration::from_mins(2)),
     ("epilogue-runtime", "", "", WAITS, Duration::from_mins(2)),
-    ("controller-core", "", "", CORE, Duration::from_mins(3)),
-    ("agent-core", "", "", CORE, Duration::from_mins(3)),
+    ("controller-core", "", "", Weight::Background, PURE_LIMIT),
+    ("agent-core", "", "", Weight::Background, PURE_LIMIT),
     ("", "", "", CORE, Duration::from_mins(2)),
 ];
 
@@ -233,10 +257,13 @@ mod tests {
         assert_eq!(rule(LAB, "node", "agent::a").weight, Weight::Emulated);
         assert_eq!(rule(LAB, "suites", "podgc::load::a").weight, Weight::Machine);
         assert_eq!(rule(LAB, "suites", "podgc::ended::a").weight, WAITS);
+        assert_eq!(rule(LAB, "suites", "podgc::proofs::a").weight, Weight::Alongside);
         assert_eq!(rule(LAB, "suites", "features::a").weight, ON_API);
+        assert_eq!(rule(LAB, "suites", "outages::a").weight, OWN_API);
         assert_eq!(rule("epilogue-agent", "oom", "kernel::a").weight, Weight::Machine);
         assert_eq!(rule("epilogue-agent", "oom", "log::a").weight, WAITS);
         assert_eq!(rule("epilogue-common", "x", "a").weight, CORE);
+        assert_eq!(rule(LAB, "suites", "worlds::a").weight, Weight::Background);
     }
 
     #[test]
