@@ -23,6 +23,13 @@ pub const PROMTOOL: Unpacked = Unpacked {
     packages: &["prometheus"],
 };
 
+/// The library of seccomp, for a runc of one's own.
+pub const LIBSECCOMP: Unpacked = Unpacked {
+    program: "libseccomp",
+    needed_for: "building runc",
+    packages: &["libseccomp-dev", "libseccomp2"],
+};
+
 /// A program, and the packages that it needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Unpacked {

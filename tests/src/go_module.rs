@@ -19,9 +19,15 @@ pub async fn program_as(module: &str, package: &str, name: &str) -> Result<PathB
     build(&["build"], module, package, name, &[]).await
 }
 
-/// The same for a program that is partly C, and so needs a compiler for that.
-pub async fn program_with_c(module: &str, package: &str, name: &str) -> Result<PathBuf, LabError> {
-    build(&["build"], module, package, name, &[("CGO_ENABLED", "1")]).await
+/// The same for a program that is partly C, with these variables in the environment of Go.
+pub async fn program_with_c(
+    module: &str,
+    package: &str,
+    name: &str,
+    environment: &[(&str, &str)],
+) -> Result<PathBuf, LabError> {
+    let environment = [&[("CGO_ENABLED", "1")], environment].concat();
+    build(&["build"], module, package, name, &environment).await
 }
 
 /// The tests of a package that the module `tests/MODULE` depends on, as the program `NAME`.

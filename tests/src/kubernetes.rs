@@ -50,8 +50,8 @@ impl Version {
     /// The version that everything runs on unless a command names another one.
     pub const DEFAULT: Self = Self::NODE;
 
-    /// The kubelet's version in the virtual machine of the suites. The record `tests/node/upstream.json` says
-    /// that its tests held with this one.
+    /// The kubelet's version in the virtual machine of the suites. The record
+    /// `tests/node/upstream.json` says that its tests held with this one.
     pub const NODE: Self = release(37, 2);
 
     /// The version that `cargo lab test` runs the suites on; by hand, the default.

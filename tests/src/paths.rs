@@ -61,6 +61,11 @@ impl LabDir {
         self.root.join("promtool")
     }
 
+    /// The library that runc is built with, unpacked.
+    pub fn libseccomp(&self) -> PathBuf {
+        self.root.join("libseccomp")
+    }
+
     /// The sources and programs of earlier commits, for tests of upgrades.
     pub fn former(&self) -> PathBuf {
         self.root.join("former")

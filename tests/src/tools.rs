@@ -71,6 +71,10 @@ const BROWSER: Tool = Tool {
     needed_for: "checking the page of kubectl epilogue report",
 };
 
+/// The program by which a Go program finds a C library.
+const PKG_CONFIG: Tool =
+    Tool { program: "pkg-config", source: Source::Apt("pkg-config"), needed_for: "building runc" };
+
 const fn node_tool(program: &'static str, package: &'static str) -> Tool {
     Tool { program, source: Source::Apt(package), needed_for: "a real node in a virtual machine" }
 }
@@ -88,6 +92,11 @@ pub async fn ensure_for_nodes() -> Result<(), LabError> {
 /// Ensures a browser.
 pub async fn ensure_for_pages() -> Result<(), LabError> {
     ensure_all(&[BROWSER]).await
+}
+
+/// Ensures what a container runtime is built with.
+pub async fn ensure_for_runtime() -> Result<(), LabError> {
+    ensure_all(&[PKG_CONFIG]).await
 }
 
 async fn ensure_all(tools: &[Tool]) -> Result<(), LabError> {

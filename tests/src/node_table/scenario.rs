@@ -218,19 +218,7 @@ async fn end(stage: &mut Stage, case: Case) -> anyhow::Result<Ended> {
             stage.scene.node.run("pkill -KILL -x epilogue-agent || true").await?;
             stage.again(&before).await
         }
-        Scenario::PowerCut | Scenario::PowerCutDuring => {
-            let before = stage.scene.node.machine().boot_id().await?;
-            if case.scenario == Scenario::PowerCut {
-                tokio::time::sleep(RUN_BEFORE_CUT).await;
-            }
-            if case.scenario == Scenario::PowerCutDuring {
-                stage.hold_shutdown().await?;
-                stage.scene.node.machine().begin_reboot().await?;
-                stage.in_the_middle(case).await?;
-            }
-            stage.scene.node.machine().reset().await?;
-            stage.again(&before).await
-        }
+        Scenario::PowerCut | Scenario::PowerCutDuring => stage.cut_power(case).await,
         Scenario::PowerLost => Ok(stage.lose_power().await),
         Scenario::Forgotten => {
             stage.hold_shutdown().await?;
@@ -272,6 +260,20 @@ fn reboot(scenario: Scenario) -> String {
 }
 
 impl Stage {
+    /// The power comes back.
+    async fn cut_power(&mut self, case: Case) -> anyhow::Result<Ended> {
+        let before = self.scene.node.machine().boot_id().await?;
+        if case.scenario == Scenario::PowerCut {
+            tokio::time::sleep(RUN_BEFORE_CUT).await;
+        } else {
+            self.hold_shutdown().await?;
+            self.scene.node.machine().begin_reboot().await?;
+            self.in_the_middle(case).await?;
+        }
+        self.scene.node.machine().reset().await?;
+        self.again(&before).await
+    }
+
     async fn lose_power(&mut self) -> Ended {
         tokio::time::sleep(RUN_BEFORE_CUT).await;
         self.scene.node.machine_mut().cut().await;

@@ -18,6 +18,7 @@ use super::machine::{self, Boot, Machine};
 use super::system::Platform;
 use crate::binary;
 use crate::cache::{self, Lease};
+use crate::debian;
 use crate::error::LabError;
 use crate::go_module;
 use crate::paths::{LabDir, workspace_root};
@@ -186,10 +187,10 @@ pub(super) fn container() -> PathBuf {
 async fn ensure_tools(labs: &LabDir, images: &Path, platform: Platform) -> Result<Lease, VmError> {
     let kubelet = binary::kubelet(labs, platform.kubernetes).await?;
     let has_own_runtime = platform.system.has_own_runtime();
-    let runtime = if has_own_runtime { runtime().await? } else { Vec::new() };
+    let runtime = if has_own_runtime { runtime(labs).await? } else { Vec::new() };
     let mut call = format!("{KUBELET_PROGRAM} {KUBELET_ARGUMENTS}\n{}", kubelet.stamp);
     if has_own_runtime {
-        let _ = write!(call, "\n{}", disk::hash_of(&runtime_module(), "")?);
+        let _ = write!(call, "\n{} seccomp", disk::hash_of(&runtime_module(), "")?);
     }
     let key = disk::hash_of(&container(), &call)?;
     let make = async |path: &Path| make_tools(&kubelet.path, &runtime, path).await;
@@ -200,13 +201,26 @@ fn runtime_module() -> PathBuf {
     workspace_root().join("tests").join(RUNTIME_MODULE)
 }
 
-/// containerd and runc from their modules.
-async fn runtime() -> Result<Vec<PathBuf>, VmError> {
+/// containerd and runc from their modules. runc has seccomp, as containerd's default profile needs.
+async fn runtime(labs: &LabDir) -> Result<Vec<PathBuf>, VmError> {
+    tools::ensure_for_runtime().await?;
+    debian::ensure(debian::LIBSECCOMP, &labs.libseccomp()).await?;
+    let root = labs.libseccomp();
+    let libraries = root.join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH));
+    let include = format!("-I{}", root.join("usr/include").display());
+    let link = format!("-L{}", libraries.display());
+    let pkg_config = libraries.join("pkgconfig").display().to_string();
+    let seccomp = [
+        ("GOFLAGS", "-tags=seccomp"),
+        ("CGO_CFLAGS", &include),
+        ("CGO_LDFLAGS", &link),
+        ("PKG_CONFIG_PATH", &pkg_config),
+    ];
     let mut built = Vec::new();
     for (name, package, has_c) in RUNTIME_PROGRAMS {
         eprintln!("building {name} (minutes the first time) …");
         built.push(if has_c {
-            go_module::program_with_c(RUNTIME_MODULE, package, name).await?
+            go_module::program_with_c(RUNTIME_MODULE, package, name, &seccomp).await?
         } else {
             go_module::program_as(RUNTIME_MODULE, package, name).await?
         });

@@ -10,15 +10,18 @@ use crate::kubernetes::Version;
 
 /// The system of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub enum System {
     /// Debian 12, bookworm: systemd 252, containerd 1.6.
+    #[serde(rename = "debian-12")]
     Debian12,
     /// Debian 13, trixie: systemd 257, containerd 1.7.
+    #[serde(rename = "debian-13")]
     Debian13,
     /// Debian's unstable release: the newest systemd, containerd 2.
+    #[serde(rename = "debian-sid")]
     DebianSid,
     /// Debian 13 with containerd and runc from the modules of `tests/node/runtime`.
+    #[serde(rename = "newest-runtime")]
     NewestRuntime,
 }
 
@@ -145,6 +148,7 @@ mod tests {
     fn a_system_is_named_as_it_is_printed() {
         for system in System::ALL {
             assert_eq!(system.name().parse(), Ok(system));
+            assert_eq!(serde_json::json!(system), system.name());
         }
         let error = "trixie".parse::<System>().expect_err("unknown").to_string();
         assert!(error.contains("\"trixie\": expected one of debian-12, debian-13"), "{error}");

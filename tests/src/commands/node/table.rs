@@ -17,8 +17,8 @@ use crate::commands::{build, docs, prepare};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// poweroff, reboot, forgotten, refused, agent-killed, kubelet-stopped, kubelet-frozen,
-    /// kubelet-gone, kubelet-killed, unannounced, drained, soft-reboot, power-cut, power-cut-during, power-lost; by
-    /// default all
+    /// kubelet-gone, kubelet-killed, unannounced, drained, soft-reboot, power-cut,
+    /// power-cut-during, power-lost; by default all
     scenarios: Vec<String>,
     /// Only with the kubelet's own graceful shutdown off, or on
     #[arg(long)]
