@@ -5,13 +5,9 @@
 
 use lab::node_table::{Case, Install, Outcome, Scenario, Table};
 
-use crate::shutdowns::{self, are_reported, no_mark_is_left};
+use crate::shutdowns::{self, OF_JOBS, are_reported, no_mark_is_left};
 use crate::stage;
 use crate::world::kit;
-
-/// The agent's defaults leave bare pods to the machine.
-const OF_JOBS: [&str; 6] =
-    ["job-obeys", "job-retries", "job-leaves", "job-stubborn", "job-mesh", "job-own"];
 
 fn case(scenario: Scenario) -> Case {
     Case::of(scenario, false, Some(Install::Chart))

@@ -3,11 +3,7 @@
 
 use lab::node_table::{Case, Install, Outcome, Scenario};
 
-use crate::shutdowns::{self, are_reported, no_mark_is_left};
-
-/// The agent's defaults leave bare pods to the machine.
-const OF_JOBS: [&str; 6] =
-    ["job-obeys", "job-retries", "job-leaves", "job-stubborn", "job-mesh", "job-own"];
+use crate::shutdowns::{self, OF_JOBS, are_reported, no_mark_is_left};
 
 fn play(scenario: Scenario, judge: fn(&Outcome)) {
     let case = Case::of(scenario, false, Some(Install::ReleasedHost));

@@ -18,6 +18,10 @@ const DONE: &str = "done";
 /// the end, and ignore disruptions.
 const HASTY: &str = "job-retries";
 
+/// What the agent reports with its defaults, which leave bare pods to the machine.
+pub(crate) const OF_JOBS: [&str; 6] =
+    ["job-obeys", "job-retries", "job-leaves", "job-stubborn", "job-mesh", "job-own"];
+
 /// What the agent stops and reports in place of a kubelet.
 pub(crate) const STOPPED_BY_AGENT: [&str; 6] =
     ["job-obeys", "job-retries", "job-stubborn", "job-own", "never", "always"];

@@ -1,7 +1,7 @@
 //! `lab matrix --nodes`: ends a node of each platform in the ways of the matrix, and records what
 //! the API then shows.
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use lab::binary::GoProgram;
 use lab::matrix::nodes::{Dated, Ends, Nodes, STORIES};
 use lab::matrix::{self, Record};
@@ -54,33 +54,45 @@ async fn one(platform: Platform, named: &[String]) -> anyhow::Result<()> {
         let exists = *story != Scenario::SoftReboot || platform.system.has_soft_reboot();
         exists && is_wanted(story.name())
     });
-    let mut table: Option<Table> = None;
+    let (mut table, mut failed) = (None, Vec::new());
     for story in stories {
         let at = std::time::Instant::now();
-        let mut played = match table.take() {
-            Some(table) => table,
-            None => Table::set(&kit, case(story)).await?.waiting_for_lost_node(),
-        };
-        let outcome = played.play(story).await.with_context(|| story.name())?;
-        let mut seen = Ends { end: End::of(&outcome), removed: None };
-        println!("{}", lab::node_table::render(&format!("{platform}: {}", story.name()), &outcome));
-        if played.is_off() {
-            seen.removed = Some(End::of(&played.remove_node().await?));
-            played.strike().await?;
-        } else {
-            table = Some(played);
+        // A story that fails leaves its machine to no other.
+        if let Err(error) = Box::pin(play(&kit, &mut table, story)).await {
+            failed.push(format!("{}: {error:#}", story.name()));
         }
-        let seen = Dated::today(seen);
-        record(&kit, |run| drop(run.ends.insert(story.name().to_owned(), seen)))?;
         eprintln!("{}: took {} s", story.name(), at.elapsed().as_secs());
     }
     if let Some(table) = table {
         table.strike().await?;
     }
-    if is_wanted(MEMORY) {
-        memory(&kit).await.context(MEMORY)?;
+    if is_wanted(MEMORY)
+        && let Err(error) = memory(&kit).await
+    {
+        failed.push(format!("{MEMORY}: {error:#}"));
     }
+    ensure!(failed.is_empty(), "{}", failed.join("; "));
     Ok(())
+}
+
+/// Plays a story on this machine or a new one, and records it; leaves the machine if it still runs.
+async fn play(kit: &Kit, machine: &mut Option<Table>, story: Scenario) -> anyhow::Result<()> {
+    let mut table = match machine.take() {
+        Some(table) => table,
+        None => Table::set(kit, case(story)).await?.waiting_for_lost_node(),
+    };
+    let outcome = table.play(story).await?;
+    let mut seen = Ends { end: End::of(&outcome), removed: None };
+    let title = format!("{}: {}", kit.platform, story.name());
+    println!("{}", lab::node_table::render(&title, &outcome));
+    if table.is_off() {
+        seen.removed = Some(End::of(&table.remove_node().await?));
+        table.strike().await?;
+    } else {
+        *machine = Some(table);
+    }
+    let seen = Dated::today(seen);
+    record(kit, |run| drop(run.ends.insert(story.name().to_owned(), seen)))
 }
 
 /// As a user has it: the defaults of agent and controller.
