@@ -152,6 +152,7 @@ codes! {
     VolumeOrConfigMissing = "volume-or-config-missing",
     JobDeadline = "job-deadline",
     IndexBackoff = "index-backoff",
+    SchedulingGroup = "scheduling-group",
     PodIndexInvalid = "pod-index-invalid",
     PodKeptForIndex = "pod-kept-for-index",
     PodUntracked = "pod-untracked",

@@ -15,6 +15,8 @@ pub const COMPLETION_INDEX_ENV: &str = "JOB_COMPLETION_INDEX";
 pub const RESERVED_MANAGED_BY: &str = "kubernetes.io/job-controller";
 /// The `spec.managedBy` that names this project's controller.
 pub const MANAGED_BY: &str = "epilogue.dev/job-controller";
+/// Annotation of a Job: the template, in the Workload of its controller, for its pods' group.
+pub const GROUP_TEMPLATE_NAME: &str = "scheduling.k8s.io/group-template-name";
 /// Source component of the controller's events on Jobs: upstream's own name, which people filter
 /// by.
 pub const EVENT_SOURCE: &str = "job-controller";
@@ -128,6 +130,8 @@ pub mod lease {
     pub const MODE: &str = "epilogue.dev/mode";
     /// Whether it runs Jobs: `true`, or `false` with `--mode=observe`.
     pub const RUNS_JOBS: &str = "epilogue.dev/runs-jobs";
+    /// Whether Jobs get Workloads and PodGroups: `on`, or `off: ` and why not.
+    pub const GANG_SCHEDULING: &str = "epilogue.dev/gang-scheduling";
 }
 
 /// Labels by which a namespace opts in, where the optional admission policies are installed.

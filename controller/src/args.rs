@@ -1,6 +1,5 @@
 //! Parses the command line of the controller, and checks that its values are consistent.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use controller_core::job::Settings;
 use controller_core::workqueue::FailureDelay;
 use epilogue_common::names::lease;
 use epilogue_runtime::client::ClientOptions;
-use epilogue_runtime::lease::LeaseOptions;
+use epilogue_runtime::lease::{Annotations, LeaseOptions};
 use epilogue_runtime::rate_limit::RateLimit;
 use epilogue_runtime::telemetry::{LogFilter, LogFormat};
 use epilogue_runtime::traces::TraceOptions;
@@ -325,13 +324,15 @@ impl Args {
     }
 
     /// By these, `kubectl epilogue` knows how the leader runs.
-    fn annotations(&self) -> BTreeMap<&'static str, Option<String>> {
+    fn annotations(&self) -> Annotations {
         [
             (lease::VERSION, Some(env!("CARGO_PKG_VERSION").to_owned())),
             (lease::MANAGE_ALL_JOBS, Some(self.manage_all_jobs.to_string())),
             (lease::WATCH_NAMESPACE, self.namespace.clone()),
             (lease::MODE, self.pod_gc.mode(self.mode == Mode::Enforce)),
             (lease::RUNS_JOBS, Some((self.mode == Mode::Enforce).to_string())),
+            // Known once the API has been asked.
+            (lease::GANG_SCHEDULING, None),
         ]
         .into()
     }
@@ -431,7 +432,7 @@ mod tests {
     fn the_lease_tells_how_the_leader_runs() {
         let said = |args: &[&str]| {
             let lease = config(args).expect("must be valid").lease.expect("must be there");
-            let text = |name: &str| lease.annotations[name].clone().unwrap_or_default();
+            let text = |name: &str| lease.annotations.get(name).unwrap_or_default();
             [lease::MANAGE_ALL_JOBS, lease::WATCH_NAMESPACE, lease::MODE].map(text)
         };
         assert_eq!(said(&["--mode=enforce"]), ["false", "", "alongside"]);
@@ -443,7 +444,7 @@ mod tests {
     fn a_controller_that_observes_says_that_it_runs_no_job_and_limits_pod_gc() {
         let said = |args: &[&str]| {
             let lease = config(args).expect("must be valid").lease.expect("must be there");
-            let text = |name: &str| lease.annotations[name].clone().unwrap_or_default();
+            let text = |name: &str| lease.annotations.get(name).unwrap_or_default();
             [lease::RUNS_JOBS, lease::MODE].map(text)
         };
         assert_eq!(said(&[]), ["false", "observe"]);

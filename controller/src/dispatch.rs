@@ -10,12 +10,13 @@ use controller_core::orphans::Orphans;
 use controller_core::podgc::{NamespaceView, NodeView};
 use controller_core::quota_waits::QuotaWaits;
 use controller_core::state::{ClusterState, Entry, Event, Now, Reaction, Snapshot};
-use controller_core::view::{Job, JobKey, Pod, Uid, Version, WirePod};
+use controller_core::view::{Job, JobKey, Pod, PodGroup, Uid, Version, WirePod, Workload};
 use epilogue_common::outcome::Failure;
 use epilogue_runtime::clock::Clock;
 use epilogue_runtime::rate_limit::Backlog;
 use epilogue_runtime::watch::{Newest, Relist, WatchEvent};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::metrics::Metrics;
 use crate::planner::Stopwatch;
@@ -38,11 +39,15 @@ pub(crate) struct Dispatch {
     quota_waits: Mutex<QuotaWaits>,
     /// Where new lists are requested, one for each watch.
     relists: Mutex<Vec<Relist>>,
+    /// The same of Workloads and of PodGroups.
+    group_relists: Mutex<Vec<Relist>>,
     /// The newest known version of Jobs.
     pub(crate) newest_job: Newest,
     /// The newest known version of pods.
     pub(crate) newest_pod: Newest,
     leads: AtomicBool,
+    /// A Job asks for a scheduling group, and the API is not known to serve any.
+    pub(crate) asks_for_groups: Notify,
 }
 
 /// What one event of the watch of pods leads to, other than syncs.
@@ -75,9 +80,11 @@ impl Dispatch {
             metrics,
             quota_waits: Mutex::default(),
             relists,
+            group_relists: Mutex::default(),
             newest_job,
             newest_pod,
             leads: AtomicBool::new(false),
+            asks_for_groups: Notify::new(),
         }
     }
 
@@ -163,6 +170,37 @@ impl Dispatch {
         self.handle(Event::Namespace(event));
     }
 
+    /// Takes an event of the watch of Workloads.
+    pub(crate) fn workload(&self, event: WatchEvent<Workload>) {
+        self.handle(Event::Workload(event.map(Arc::new)));
+    }
+
+    /// Takes an event of the watch of PodGroups.
+    pub(crate) fn pod_group(&self, event: WatchEvent<PodGroup>) {
+        self.handle(Event::PodGroup(event.map(Arc::new)));
+    }
+
+    /// From now on the API serves Workloads and PodGroups to us, or does not.
+    pub(crate) fn serve_groups(&self, served: bool) {
+        let now = self.now();
+        let entries = self.state().serve_groups(served, &now);
+        self.enqueue(entries);
+    }
+
+    /// Workloads and PodGroups are listed again before the next sync, if the API serves them.
+    pub(crate) fn expect_groups(&self) {
+        self.state().expect_groups();
+        for relist in &*self.group_relists.lock() {
+            // The state waits for the lists.
+            drop(relist.fresh());
+        }
+    }
+
+    /// The watches of Workloads and of PodGroups begin, which list again on request.
+    pub(crate) fn set_group_watches(&self, relists: impl Into<Vec<Relist>>) {
+        *self.group_relists.lock() = relists.into();
+    }
+
     /// Takes the version of a Job in an answer, which must be this one or newer.
     pub(crate) fn job_answered(&self, floor: Version, version: Version) {
         if self.newest_job.answered(floor.0, version.0) {
@@ -195,6 +233,9 @@ impl Dispatch {
                 "templates of Jobs exceed the memory of a namespace: some are read at each use, \
                  and large selectors adopt and disown no pod"
             );
+        }
+        if reaction.asks_for_group {
+            self.asks_for_groups.notify_one();
         }
         if reaction.relist {
             tracing::warn!("the API has gone back to an earlier version: everything is read anew");

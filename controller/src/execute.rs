@@ -5,12 +5,15 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use controller_core::job::{
-    Answer, Body, LiveJob, PodDraft, Step, WrittenPod, claim_patch, delete_options,
-    fail_pending_patch, mark_fault_patch, pod_body, remove_finalizer_patch, status_body,
-    strip_patch, whole_status_body,
+    Answer, Body, LiveJob, PodDraft, Resize, Resized, Step, WrittenPod, claim_patch,
+    delete_options, fail_pending_patch, mark_fault_patch, pod_body, pod_group_body,
+    remove_finalizer_patch, resize_patch, status_body, strip_patch, whole_status_body,
+    workload_body,
 };
 use controller_core::podgc::{self, Call, PodWrite};
-use controller_core::view::{Job, JobKey, Pod, Reply, Version, WholeJob, WireJob};
+use controller_core::view::{
+    Job, JobKey, Pod, PodGroup, Reply, Version, WholeJob, WireJob, Workload,
+};
 use epilogue_common::names::media_type::JSON;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::api_error::classify;
@@ -26,6 +29,7 @@ use serde_json::Value;
 use crate::dispatch::Dispatch;
 use crate::permits::Permits;
 use crate::pod_pages::{Page, PodPages};
+use crate::scheduling_api::{POD_GROUPS, SCHEDULING, WORKLOADS};
 use crate::wake_ups::CallsOnTheWay;
 
 /// Maximum number of concurrent calls of the process. A larger burst only queues up in the API
@@ -45,6 +49,7 @@ const FENCED: &str = "not sent: the lease was not renewed in time";
 
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
+const JSON_PATCH: &str = "application/json-patch+json";
 
 /// What is read of the reply to a write.
 const REPLY: Read<Reply> = Read { json: Reply::read, protobuf: Some(Reply::decode) };
@@ -55,6 +60,10 @@ const JOB: Read<Job> = Read {
 };
 /// The Job in the reply to a read, with its spec.
 const WHOLE_JOB: Read<WholeJob> = Read { json: WholeJob::read, protobuf: Some(WholeJob::decode) };
+/// A Workload in a reply.
+const WORKLOAD: Read<Workload> = Read { json: Workload::read, protobuf: None };
+/// A PodGroup in a reply.
+const POD_GROUP: Read<PodGroup> = Read { json: PodGroup::read, protobuf: None };
 /// The Node in the reply to a read.
 const NODE: Read<Value> = Read { json: |text| serde_json::from_str(text), protobuf: None };
 /// A reply that says no more than that the call succeeded.
@@ -110,6 +119,25 @@ impl Executor {
             Step::Claim(claim) => {
                 self.patch(&claim.pod, claim_patch(job, claim)).await.map(Answer::Pod)
             }
+            Step::CreateWorkload(draft) => {
+                let (path, body) = (group_path(WORKLOADS, job, None), workload_body(job, draft));
+                let created = self.call(Method::POST, &path, JSON, body, &WORKLOAD).await?;
+                Ok(Answer::Workload(Arc::new(created), true))
+            }
+            Step::FindWorkload(name) => {
+                let found = self.get(&group_path(WORKLOADS, job, Some(name)), &WORKLOAD).await?;
+                Ok(Answer::Workload(Arc::new(found), false))
+            }
+            Step::CreatePodGroup(draft) => {
+                let (path, body) = (group_path(POD_GROUPS, job, None), pod_group_body(job, draft));
+                let created = self.call(Method::POST, &path, JSON, body, &POD_GROUP).await?;
+                Ok(Answer::PodGroup(Arc::new(created), true))
+            }
+            Step::FindPodGroup(name) => {
+                let found = self.get(&group_path(POD_GROUPS, job, Some(name)), &POD_GROUP).await?;
+                Ok(Answer::PodGroup(Arc::new(found), false))
+            }
+            Step::Resize(resize) => self.resize(job, resize).await,
             Step::Create(draft) => self.create(job, draft).await.map(Answer::Pod),
             Step::Strip(pod) => self.patch(pod, strip_patch(pod)).await.map(Answer::Pod),
             Step::RemoveFinalizer(pod) => {
@@ -239,6 +267,22 @@ impl Executor {
         Ok(self.written(reply, floor))
     }
 
+    async fn resize(&self, job: &Job, resize: &Resize) -> Outcome<Answer> {
+        let (name, body) = (Some(&*resize.key.1), resize_patch(resize).to_string().into_bytes());
+        match resize.object {
+            Resized::Workload => {
+                let path = group_path(WORKLOADS, job, name);
+                let written = self.call(Method::PATCH, &path, JSON_PATCH, body, &WORKLOAD).await?;
+                Ok(Answer::Workload(Arc::new(written), false))
+            }
+            Resized::PodGroup => {
+                let path = group_path(POD_GROUPS, job, name);
+                let written = self.call(Method::PATCH, &path, JSON_PATCH, body, &POD_GROUP).await?;
+                Ok(Answer::PodGroup(Arc::new(written), false))
+            }
+        }
+    }
+
     async fn patch(&self, pod: &Pod, body: Value) -> Outcome<WrittenPod> {
         self.patch_at(&pod_path(&pod.namespace, &pod.name), &body, pod.version).await
     }
@@ -349,6 +393,12 @@ fn pods_path(namespace: &str) -> String {
 
 fn pod_path(namespace: &str, name: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/pods/{name}")
+}
+
+/// Of this name, or of all.
+fn group_path(plural: &str, job: &Job, name: Option<&str>) -> String {
+    let all = format!("{SCHEDULING}/namespaces/{}/{plural}", job.key.namespace);
+    name.map_or_else(|| all.clone(), |name| format!("{all}/{name}"))
 }
 
 fn node_path(name: &str) -> String {

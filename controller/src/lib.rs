@@ -18,6 +18,7 @@ mod pod_pages;
 mod podgc;
 mod readiness;
 pub mod run;
+mod scheduling_api;
 mod sync;
 mod traces;
 mod unreadable;

@@ -53,6 +53,7 @@ pub(crate) struct Metrics {
     tracked_terminal: IntCounterVec,
     finished_indexes: IntCounterVec,
     pods_created: IntCounterVec,
+    scheduling_syncs: IntCounterVec,
     stale_skips: IntCounterVec,
     /// Work on keys that panicked.
     pub(crate) panics: IntCounter,
@@ -117,6 +118,12 @@ impl Metrics {
                 "job_pods_creation_total",
                 "The number of Pods created by the Job controller, by reason and outcome",
                 &["reason", "status"],
+            )?,
+            // Counts syncs that make or follow Workloads and PodGroups.
+            scheduling_syncs: counter(
+                "job_scheduling_object_syncs_total",
+                "The number of syncs of the Workload and PodGroup of a Job, by result",
+                &["result"],
             )?,
             // Counts syncs that were skipped because a watch was behind. ([M10])
             stale_skips: counter(
@@ -196,6 +203,10 @@ impl Metrics {
             }
             MetricEvent::FailureHandled { action, pods } => {
                 self.failures_handled.with_label_values(&[action]).inc_by(u64::from(*pods));
+            }
+            MetricEvent::SchedulingObjectsSynced { ok } => {
+                let result = if *ok { "success" } else { "error" };
+                self.scheduling_syncs.with_label_values(&[result]).inc();
             }
             MetricEvent::PodEnded { cause, counted } => self.pod_ended(*cause, *counted),
             MetricEvent::JobFinished { succeeded, reason } => {

@@ -90,6 +90,7 @@ fn begun(
         job: &snapshot.job,
         pods: &snapshot.pods,
         memory: &snapshot.memory,
+        groups: snapshot.groups.as_ref(),
         seen: snapshot.seen,
         now,
         settings,

@@ -35,6 +35,7 @@ impl Readiness {
     ///
     /// In this order the pods are as they were counted in any Job, whoever counts them meanwhile.
     pub(crate) async fn refill(&self, dispatch: &Dispatch) {
+        dispatch.expect_groups();
         self.jobs.refill().await;
         dispatch.expect_pods();
         self.pods.refill().await;

@@ -36,6 +36,7 @@ use crate::orphan_finalizers::Cleaner;
 use crate::planner::{Check, Planner};
 use crate::podgc::{self, GcQueues};
 use crate::readiness::Readiness;
+use crate::scheduling_api::SchedulingApi;
 use crate::sync::Syncer;
 use crate::traces::Traces;
 use crate::wake_ups::{CallsOnTheWay, WakeUps};
@@ -155,6 +156,7 @@ async fn lead(
         None => None,
     };
     parts.watch(config, &readiness, &mut base);
+    parts.watch_groups(config, watches, &mut base);
     let base_token = base.token();
     let working = async {
         let result = workers(config, parts, &readiness, election, &base_token).await;
@@ -309,6 +311,23 @@ impl Parts {
             }
         };
         group.spawn("watch of pods", endless(pods));
+    }
+
+    /// Watches Workloads and PodGroups while the API serves them. Until that is known, no Job is
+    /// synced: its pods might start outside of their group.
+    fn watch_groups(&self, config: &Config, watches: Watches, group: &mut TaskGroup) {
+        if !config.enforce {
+            return;
+        }
+        self.dispatch.serve_groups(true);
+        let scheduling_api = SchedulingApi {
+            client: self.client.clone(),
+            namespace: config.namespace.clone(),
+            dispatch: Arc::clone(&self.dispatch),
+            watches,
+            annotations: config.lease.as_ref().map(|lease| lease.annotations.clone()),
+        };
+        group.spawn("watch of scheduling groups", endless(scheduling_api.run(group.token())));
     }
 
     /// Runs the workers of all queues until the token is cancelled.

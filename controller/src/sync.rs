@@ -20,6 +20,7 @@ use crate::events::Recorder;
 use crate::execute::Executor;
 use crate::metrics::Metrics;
 use crate::planner::{Planner, Stopwatch};
+use crate::scheduling_api::{GROUP, POD_GROUPS, WORKLOADS};
 use crate::workqueue::{Process, Queue};
 
 /// Dependencies of a sync.
@@ -151,6 +152,12 @@ impl Syncer {
         }
         if written.pods > seen.pods {
             self.metrics.stale("", "pods");
+        }
+        if written.workloads > seen.workloads {
+            self.metrics.stale(GROUP, WORKLOADS);
+        }
+        if written.pod_groups > seen.pod_groups {
+            self.metrics.stale(GROUP, POD_GROUPS);
         }
         self.dispatch.await_versions(snapshot);
     }

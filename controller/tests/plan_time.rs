@@ -82,6 +82,7 @@ fn plan(job: &Arc<Job>, pods: &[Arc<Pod>]) -> String {
         job,
         pods: &JobPods::of(job, pods),
         memory: &memory,
+        groups: None,
         seen: Versions::default(),
         now: now(),
         settings: &settings,

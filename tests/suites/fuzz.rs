@@ -95,7 +95,9 @@ fn sync(job: Job, pods: &[Arc<Pod>]) {
     let (now, seen) = (Timestamp::now(), Versions::default());
     let (job, memory, settings) = (&job, &memory, &settings);
     let pods = &JobPods::of(job, pods);
-    let input = SyncInput { job, pods, memory, seen, now, settings, counts_max: COUNTS_MAX };
+    let groups = None;
+    let counts_max = COUNTS_MAX;
+    let input = SyncInput { job, pods, memory, groups, seen, now, settings, counts_max };
     let plan = plan_pods(&input);
     assert!(!plan.to_string().is_empty());
     if !plan.is_skipped() {

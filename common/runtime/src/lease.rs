@@ -5,16 +5,17 @@
 //! that it leads: a [`Fence`] then holds its writes back. For one that was on its way already, the
 //! resourceVersion or the UID in it keeps it harmless.
 
+mod annotations;
 mod decide;
 mod elect;
 mod fence;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use epilogue_common::outcome::Failure;
 use thiserror::Error;
 
+pub use annotations::Annotations;
 pub use elect::{Identity, Leadership, acquire, try_acquire};
 pub use fence::Fence;
 
@@ -36,7 +37,7 @@ pub struct LeaseOptions {
     /// The time between two attempts to acquire or renew.
     pub retry_period: Duration,
     /// Annotations that the leader keeps on the lease; one without a value it removes.
-    pub annotations: BTreeMap<&'static str, Option<String>>,
+    pub annotations: Annotations,
 }
 
 impl LeaseOptions {
@@ -48,7 +49,7 @@ impl LeaseOptions {
             duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
-            annotations: BTreeMap::new(),
+            annotations: Annotations::default(),
         }
     }
 

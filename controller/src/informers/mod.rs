@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use controller_core::job::is_ours;
 use controller_core::podgc::{NodeView, WireNode};
-use controller_core::view::WirePod;
+use controller_core::view::{PodGroup, WirePod, Workload};
 use epilogue_runtime::health::Flag;
 use epilogue_runtime::watch::{Newest, Relist, Signs};
 use kube::Client;
 use tokio::sync::watch as cell;
 use tokio_util::sync::CancellationToken;
 
-use self::watch::{RawNamespace, VersionedJob, WatchEvent, watch};
+use self::watch::{RawNamespace, Versioned, VersionedJob, WatchEvent, watch};
 use crate::dispatch::Dispatch;
 use crate::events::Recorder;
 use crate::traces::Traces;
@@ -55,6 +55,11 @@ impl HasSynced {
     /// call.
     pub(crate) fn refill(&self) -> impl Future<Output = ()> + use<> {
         self.relist.fresh()
+    }
+
+    /// Where a list is requested.
+    pub(crate) fn relist(&self) -> Relist {
+        self.relist.clone()
     }
 
     /// What the watch needs: what else is known of its kind, where it reports signs of life, and
@@ -148,6 +153,36 @@ pub(crate) async fn namespaces(
         if ends {
             synced.fill();
         }
+    })
+    .await;
+}
+
+/// Watches Workloads until the token is cancelled.
+pub(crate) async fn workloads(
+    client: Client,
+    namespace: Option<&str>,
+    dispatch: Arc<Dispatch>,
+    (token, synced): (CancellationToken, HasSynced),
+) {
+    let handles = synced.handles(&dispatch, Newest::default());
+    watch::<Versioned<Workload>>(client, namespace, handles, token, |event| {
+        unreadable::log("Workload", &event);
+        dispatch.workload(event.map(|versioned| versioned.object));
+    })
+    .await;
+}
+
+/// Watches PodGroups until the token is cancelled.
+pub(crate) async fn pod_groups(
+    client: Client,
+    namespace: Option<&str>,
+    dispatch: Arc<Dispatch>,
+    (token, synced): (CancellationToken, HasSynced),
+) {
+    let handles = synced.handles(&dispatch, Newest::default());
+    watch::<Versioned<PodGroup>>(client, namespace, handles, token, |event| {
+        unreadable::log("PodGroup", &event);
+        dispatch.pod_group(event.map(|versioned| versioned.object));
     })
     .await;
 }

@@ -5,13 +5,15 @@ use std::pin::pin;
 use std::time::Duration;
 
 use controller_core::podgc::{NamespaceView, WireNode};
-use controller_core::view::{self, Job, WireJob, WirePod};
+use controller_core::view::{self, Job, PodGroup, Reply, WireJob, WirePod, Workload};
 use epilogue_common::watch_event::Rejected;
 use epilogue_runtime::watch::{self, Newest, Pauses, Read, Relist, Scope, Signs};
 use futures::StreamExt as _;
 use kube::Client;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
+
+use crate::scheduling_api::{POD_GROUPS, SCHEDULING, WORKLOADS};
 
 pub(crate) use epilogue_runtime::watch::WatchEvent;
 
@@ -77,6 +79,45 @@ impl Watched for WirePod {
 
     fn version(&self) -> &str {
         self.metadata.resource_version.as_deref().unwrap_or_default()
+    }
+}
+
+/// An object whose view is all that is read of it, and its `resourceVersion` as the server writes
+/// it.
+#[derive(Clone, Debug)]
+pub(crate) struct Versioned<T> {
+    version: String,
+    pub(crate) object: T,
+}
+
+impl<T> Versioned<T> {
+    fn read(
+        text: &str,
+        read: impl Fn(&str) -> Result<T, serde_json::Error>,
+    ) -> Result<Self, serde_json::Error> {
+        Ok(Self { version: Reply::read(text)?.version, object: read(text)? })
+    }
+}
+
+impl Watched for Versioned<Workload> {
+    const GROUP: &'static str = SCHEDULING;
+    const PLURAL: &'static str = WORKLOADS;
+    const NAMESPACED: bool = true;
+    const READ: Read<Self> = Read { json: |text| Self::read(text, Workload::read), protobuf: None };
+
+    fn version(&self) -> &str {
+        &self.version
+    }
+}
+
+impl Watched for Versioned<PodGroup> {
+    const GROUP: &'static str = SCHEDULING;
+    const PLURAL: &'static str = POD_GROUPS;
+    const NAMESPACED: bool = true;
+    const READ: Read<Self> = Read { json: |text| Self::read(text, PodGroup::read), protobuf: None };
+
+    fn version(&self) -> &str {
+        &self.version
     }
 }
 

@@ -1,6 +1,8 @@
 //! Compares what is read and written in the API's two formats.
 
-use controller_core::job::{Body as WriteBody, PodDraft, pod_body, status_body};
+use std::sync::Arc;
+
+use controller_core::job::{Body as WriteBody, PodDraft, SchedulingGroup, pod_body, status_body};
 use controller_core::view::{self, FailureCounts, Interner, Job, Pod, Source, WireJob, WirePod};
 use epilogue_common::names::media_type::{JSON, PROTOBUF};
 use epilogue_runtime::watch::Read;
@@ -360,11 +362,12 @@ async fn pods_made_in_protobuf_and_json_are_equal() {
     let bed = bed(&[]).await;
     let failures = Some(FailureCounts { counted: 2, ignored: 1 });
     let avoid = vec!["node-a".into()];
+    let group = SchedulingGroup { name: "group".into(), uid: "uid-group".into() };
     let drafts = [
         PodDraft::default(),
         PodDraft { index: Some(3), ..PodDraft::default() },
         PodDraft { avoid: avoid.clone(), ..PodDraft::default() },
-        PodDraft { index: Some(0), avoid, failures },
+        PodDraft { index: Some(0), avoid, failures, group: Some(Arc::new(group)) },
     ];
     for job in templates() {
         // A token's volume has a random name.

@@ -291,10 +291,10 @@ impl Candidate {
     /// Sets our annotations, and keeps those of others.
     fn annotate(&self, metadata: &mut ObjectMeta) {
         let mut annotations = metadata.annotations.take().unwrap_or_default();
-        for (name, value) in &self.options.annotations {
+        for (name, value) in self.options.annotations.all() {
             match value {
-                Some(value) => annotations.insert((*name).to_owned(), value.clone()),
-                None => annotations.remove(*name),
+                Some(value) => annotations.insert(name.to_owned(), value),
+                None => annotations.remove(name),
             };
         }
         metadata.annotations = Some(annotations).filter(|all| !all.is_empty());

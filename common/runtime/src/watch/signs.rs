@@ -80,6 +80,15 @@ impl Watches {
     }
 }
 
+impl Watches {
+    /// This resource is watched no longer, and has no age.
+    pub fn forget(&self, resource: &str) {
+        self.ages.signs.lock().retain(|signs| signs.resource != resource);
+        // It fails where no scrape has read the age.
+        let _ = self.ages.gauge.remove_label_values(&[resource]);
+    }
+}
+
 impl Signs {
     /// Signs of life that no metric reads.
     pub fn unread(resource: &'static str) -> Self {

@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::status_rules;
+use crate::job::JobGroups;
 use crate::job::Progress;
 use crate::job::WrittenPod;
 use crate::job::{Answer, ClaimKind, LiveJob, NodeFault, PodDraft, SideEffect, Step, SyncResult};
@@ -38,6 +39,8 @@ pub struct FakeApi {
     pub settings: Settings,
     /// How long the status may lack new pods.
     pub counts_max: SignedDuration,
+    /// Its scheduling objects; `None` where the API serves none.
+    pub groups: Option<JobGroups>,
     /// Writes that the status rules refused.
     pub refused: Vec<String>,
     /// What a mutating webhook makes of a status.
@@ -85,6 +88,7 @@ impl FakeApi {
             now,
             settings: Settings::default(),
             counts_max: SignedDuration::ZERO,
+            groups: None,
             refused: Vec::new(),
             admission: |_| {},
             starts_pods: false,
@@ -98,9 +102,11 @@ impl FakeApi {
         api.memory = input.memory.clone();
         api.settings = input.settings.clone();
         api.counts_max = input.counts_max;
+        api.groups = input.groups.cloned();
         api.starts_pods = true;
         let newest = input.seen.max(input.memory.written);
-        api.version = api.version.max(newest.jobs.0).max(newest.pods.0);
+        let newest = newest.each().into_iter().max().unwrap_or_default();
+        api.version = api.version.max(newest.0);
         api
     }
 
@@ -122,6 +128,7 @@ impl FakeApi {
             job: &self.job,
             pods: &pods,
             memory: &self.memory,
+            groups: self.groups.as_ref(),
             seen: self.versions(),
             now: self.now,
             settings: &self.settings,
@@ -208,6 +215,11 @@ impl FakeApi {
                 }
                 ClaimKind::Track => pod.tracked = true,
             }),
+            Step::CreateWorkload(_)
+            | Step::FindWorkload(_)
+            | Step::CreatePodGroup(_)
+            | Step::FindPodGroup(_)
+            | Step::Resize(_) => self.group(step),
             Step::Create(draft) => Ok(Answer::Pod(self.create(draft))),
             Step::Strip(pod) => {
                 self.check_version(&pod.uid, Some(pod.version))?;
@@ -257,10 +269,11 @@ impl FakeApi {
     }
 
     fn versions(&self) -> Versions {
-        Versions { jobs: Version(self.version), pods: Version(self.version) }
+        let newest = Version(self.version);
+        Versions { jobs: newest, pods: newest, workloads: newest, pod_groups: newest }
     }
 
-    fn next_version(&mut self) -> Version {
+    pub(super) fn next_version(&mut self) -> Version {
         self.version += 1;
         Version(self.version)
     }

@@ -12,6 +12,7 @@ use crate::job::{SyncInput, verdict};
 use crate::view::Phase;
 
 pub mod fake_api;
+mod fake_groups;
 pub mod status_rules;
 
 /// Syncs that a Job may take to come to rest: one for every wake-up and every 500 pods, with a
@@ -121,7 +122,7 @@ fn summary(api: &FakeApi) -> String {
     let written = write!(
         text,
         "active {:?} ready {:?} terminating {:?} succeeded {:?} failed {:?} completed {:?} \
-         failed indexes {:?} uncounted {:?} started {} conditions {conditions:?} pods {pods:?}",
+         failed indexes {:?} uncounted {:?} started {} conditions {conditions:?} pods {pods:?}{}",
         status.active,
         status.ready,
         status.terminating,
@@ -131,6 +132,7 @@ fn summary(api: &FakeApi) -> String {
         failed_indexes,
         status.uncounted_terminated_pods,
         status.start_time.is_some(),
+        api.groups_text(),
     );
     debug_assert!(written.is_ok(), "writing to a string cannot fail");
     text

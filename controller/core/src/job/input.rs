@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::ends::Ends;
+use super::group::JobGroups;
 use crate::job_pods::JobPods;
 use crate::view::{Job, Pod, Uid, Version};
 
@@ -24,6 +25,8 @@ pub struct SyncInput<'a> {
     pub pods: &'a JobPods,
     /// The process's memory of this Job.
     pub memory: &'a Memory,
+    /// Its scheduling objects; `None` where the API serves none.
+    pub groups: Option<&'a JobGroups>,
     /// How far the watches have come.
     pub seen: Versions,
     /// The current time.
@@ -34,13 +37,17 @@ pub struct SyncInput<'a> {
     pub counts_max: SignedDuration,
 }
 
-/// Versions of the two kinds that the controller watches.
+/// Versions of the kinds whose watches a sync awaits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Versions {
     /// The version of Jobs.
     pub jobs: Version,
     /// The version of pods.
     pub pods: Version,
+    /// The version of Workloads.
+    pub workloads: Version,
+    /// The version of PodGroups.
+    pub pod_groups: Version,
 }
 
 /// The controller's settings, named like the flags.
@@ -96,7 +103,22 @@ impl Versions {
     /// The newer version of each kind.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
-        Self { jobs: self.jobs.max(other.jobs), pods: self.pods.max(other.pods) }
+        Self {
+            jobs: self.jobs.max(other.jobs),
+            pods: self.pods.max(other.pods),
+            workloads: self.workloads.max(other.workloads),
+            pod_groups: self.pod_groups.max(other.pod_groups),
+        }
+    }
+
+    /// Whether each kind has come this far.
+    pub fn covers(&self, awaited: &Self) -> bool {
+        self.each().into_iter().zip(awaited.each()).all(|(seen, awaited)| awaited <= seen)
+    }
+
+    /// The version of each kind.
+    pub(crate) fn each(&self) -> [Version; 4] {
+        [self.jobs, self.pods, self.workloads, self.pod_groups]
     }
 }
 
@@ -220,6 +242,10 @@ pub enum MemoryUpdate {
     PodWritten(Version),
     /// The API returned this version for our own write of the Job.
     JobWritten(Version),
+    /// The API returned this version of the Job's Workload.
+    WorkloadWritten(Version),
+    /// The API returned this version of the Job's PodGroup.
+    PodGroupWritten(Version),
     /// The status lacks pods that we created, until a later write.
     CountsWait,
     /// Admission refused a status, and took it with the spec.
@@ -292,6 +318,12 @@ impl Memory {
                 self.written.jobs = self.written.jobs.max(version);
                 self.counts_wait_since = None;
             }
+            MemoryUpdate::WorkloadWritten(version) => {
+                self.written.workloads = self.written.workloads.max(version);
+            }
+            MemoryUpdate::PodGroupWritten(version) => {
+                self.written.pod_groups = self.written.pod_groups.max(version);
+            }
             MemoryUpdate::CountsWait => {
                 self.counts_wait_since.get_or_insert(now);
             }
@@ -363,7 +395,7 @@ impl Memory {
     pub fn awaited(&self) -> Versions {
         let elsewhere = self.counted.filter(|(version, _)| *version > self.written.jobs);
         let counted = elsewhere.map_or(Version::default(), |(version, _)| version);
-        Versions { jobs: self.written.jobs, pods: self.written.pods.max(counted) }
+        Versions { pods: self.written.pods.max(counted), ..self.written }
     }
 
     /// Whether the watches have shown it. Versions of Jobs and of pods need not be comparable, so
@@ -376,7 +408,7 @@ impl Memory {
     ) -> bool {
         let long_ago = self.counted.is_none_or(|(_, at)| now.duration_since(at) > timeout);
         let awaited = if long_ago { self.written } else { self.awaited() };
-        awaited.jobs <= seen.jobs && awaited.pods <= seen.pods
+        seen.covers(&awaited)
     }
 }
 

@@ -10,6 +10,7 @@ mod census;
 mod end_events;
 mod ends;
 mod facts;
+mod group;
 mod input;
 mod lost;
 mod node_fault;
@@ -41,6 +42,11 @@ pub use census::{Census, Uncounted, counts_as_failure, failure_action, has_valid
 pub use end_events::PodEnded;
 pub use ends::Ends;
 pub use facts::{Facts, Indexes};
+pub use group::body::{pod_group_body, resize_patch, workload_body};
+pub use group::{
+    GroupPlan, JobGroups, Management, PodGroupDraft, Resize, Resized, SchedulingGroup,
+    WorkloadDraft, WorkloadPlan,
+};
 pub use input::{
     BackoffRecord, Expectations, Memory, MemoryUpdate, NodeBoots, Settings, SyncInput, Versions,
     WrittenPod,

@@ -9,6 +9,7 @@ use jiff::SignedDuration;
 
 use super::adoption::Claims;
 use super::facts::Facts;
+use super::group::{self, GroupPlan};
 use super::input::SyncInput;
 use super::node_fault::NodeFaults;
 use super::options::Options;
@@ -34,6 +35,8 @@ pub struct PodPlan {
     pub claims: Vec<Claim>,
     /// The end of the Job, if decided; plain completion is found after the pod stage.
     pub verdict: Option<Verdict>,
+    /// What becomes of the scheduling group of its pods, before any is created.
+    pub group: GroupPlan,
     /// Pods to create or to delete.
     pub pods: PodStage,
     /// Failed pods whose nodes may soon show a boot; until then they count as running.
@@ -136,6 +139,11 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
         return marking(input, facts, PodStage::MarkFaults(unmarked), claims);
     }
     let verdict = decide_end(&facts);
+    let group = group::decide(&facts, input.groups, verdict.as_ref());
+    if let GroupPlan::Await(what, left) = &group {
+        let (what, left) = (what.clone(), *left);
+        return awaiting(input, facts, group, (what, left));
+    }
     let PodDecision { stage, manages_pods, action, wake, waits_for } =
         pods::decide(&facts, verdict.as_ref(), &open, input.settings);
     // After its deadline a Job without a verdict only waits for the watches.
@@ -150,6 +158,7 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
     PodPlan {
         skip: None,
         claims: [patches, tracked].concat(),
+        group,
         pods: stage,
         awaits_boots: open,
         confirms: input.memory.creation_in_doubt.then_some(input.seen.pods),
@@ -172,6 +181,7 @@ fn marking(input: &SyncInput<'_>, facts: Facts, stage: PodStage, claims: Vec<Cla
         claims,
         verdict: None,
         waits_for: vec![WaitsFor::Watches],
+        group: GroupPlan::Nothing,
         pods: stage,
         awaits_boots: Vec::new(),
         confirms: input.memory.creation_in_doubt.then_some(input.seen.pods),
@@ -180,6 +190,22 @@ fn marking(input: &SyncInput<'_>, facts: Facts, stage: PodStage, claims: Vec<Cla
         action: Action::Reconciling,
         requeue_after: Some(STALE_RETRY),
         facts,
+    }
+}
+
+/// Waits for the Workload of a parent. A status would make the Job one that has started, which gets
+/// no group any more.
+fn awaiting(
+    input: &SyncInput<'_>,
+    facts: Facts,
+    group: GroupPlan,
+    (what, left): (String, SignedDuration),
+) -> PodPlan {
+    PodPlan {
+        group,
+        waits_for: vec![WaitsFor::SchedulingGroup(what)],
+        requeue_after: Some(left),
+        ..marking(input, facts, PodStage::None, Vec::new())
     }
 }
 
@@ -235,6 +261,7 @@ impl PodPlan {
             skip: Some(reason),
             claims: Vec::new(),
             verdict: None,
+            group: GroupPlan::Nothing,
             pods: PodStage::None,
             awaits_boots: Vec::new(),
             confirms: None,
@@ -299,6 +326,9 @@ impl fmt::Display for PodPlan {
         }
         if self.confirms.is_some() {
             write!(formatter, "; lists its pods first, as a creation had no reply")?;
+        }
+        if self.group != GroupPlan::Nothing {
+            write!(formatter, "; {}", self.group)?;
         }
         if let Some(verdict) = &self.verdict {
             write!(formatter, "; ends: {} {}", verdict.end.terminal(), verdict.reason)?;

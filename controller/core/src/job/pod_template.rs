@@ -14,6 +14,8 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::body::{Body, controller_reference};
+use super::group::SchedulingGroup;
+use super::group::body::owner;
 use super::steps::PodDraft;
 use crate::view::{Fields, Job, Json, Source, raw};
 
@@ -49,6 +51,8 @@ struct Additions<'a> {
     hostname: Option<String>,
     /// Nodes to avoid where possible.
     avoid: &'a [Arc<str>],
+    /// `spec.schedulingGroup`, which is an owner, too. ([B9])
+    group: Option<&'a SchedulingGroup>,
 }
 
 /// Why no pod can be made from the template, if so. ([B8])
@@ -67,6 +71,26 @@ pub(crate) fn has_labels(source: &Source) -> bool {
         Source::Protobuf { template, .. } => protobuf::has_labels(template),
         Source::Unkept { has_labels, .. } => *has_labels,
     }
+}
+
+/// `spec.priorityClassName` of the template.
+pub(super) fn priority_class(source: &Source) -> Option<String> {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Peek {
+        spec: PeekSpec,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct PeekSpec {
+        priority_class_name: Option<String>,
+    }
+    let class = match source {
+        Source::Json { template, .. } => template.read::<Peek>().spec.priority_class_name,
+        Source::Protobuf { template, .. } => Some(protobuf::priority_class(template)),
+        Source::Unkept { .. } => None,
+    };
+    class.filter(|class| !class.is_empty())
 }
 
 /// The body of a create call for one pod. The API refuses what is made without a template: its
@@ -98,6 +122,7 @@ impl<'a> Additions<'a> {
             annotations: [index, counted, ignored].into_iter().flatten().collect(),
             hostname: draft.index.map(|index| format!("{}-{index}", job.key.name)),
             avoid: &draft.avoid,
+            group: draft.group.as_deref(),
         }
     }
 }
@@ -107,7 +132,9 @@ fn json_pod(template: &Json, additions: &Additions<'_>) -> PodBody {
     let mut metadata = fields(&template, "metadata");
     metadata.retain(|field, _| ["annotations", "finalizers", "labels"].contains(&field.as_str()));
     metadata.insert("generateName".to_owned(), raw(&additions.generate_name));
-    metadata.insert("ownerReferences".to_owned(), raw(&[controller_reference(additions.job)]));
+    let group = additions.group.map(|it| owner("PodGroup", &it.name, it.uid.as_str()));
+    let owners: Vec<_> = [controller_reference(additions.job)].into_iter().chain(group).collect();
+    metadata.insert("ownerReferences".to_owned(), raw(&owners));
     insert(&mut metadata, "labels", &additions.labels);
     insert(&mut metadata, "annotations", &additions.annotations);
     add_finalizer(&mut metadata);
@@ -118,6 +145,9 @@ fn json_pod(template: &Json, additions: &Additions<'_>) -> PodBody {
     }
     if !additions.avoid.is_empty() {
         avoid_nodes(&mut spec, additions.avoid);
+    }
+    if let Some(group) = additions.group {
+        spec.insert("schedulingGroup".to_owned(), raw(&json!({"podGroupName": &*group.name})));
     }
     PodBody { api_version: "v1", kind: "Pod", metadata, spec }
 }

@@ -229,6 +229,7 @@ fn indexed_drafts(
             index: Some(index),
             avoid: avoided.remove(&Some(index)).unwrap_or_default(),
             failures: per_index.map(|per_index| per_index.failures(job, index)),
+            group: None,
         })
         .collect();
     let first = waits.iter().min().copied();

@@ -12,13 +12,15 @@ use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::calls::{Calls, misplaced, pod};
 use super::end_events::PodEnded;
+use super::group::stage::{self as group_stage, Created};
+use super::group::{GroupPlan, PodGroupDraft, Resize, SchedulingGroup, WorkloadPlan};
 use super::input::{BackoffRecord, MemoryUpdate, Settings};
 use super::plan::{PodPlan, STALE_RETRY, SkipReason, earliest};
 use super::pod_stage::{PodResult, SlowStart};
 use super::pods::PodStage;
 use super::status_plan::{PodOutcomes, StatusPlan, plan_status};
 use super::steps::{
-    Answer, Call, ClaimKind, EventDraft, MetricEvent, SideEffect, Step, SyncResult,
+    Answer, Call, ClaimKind, EventDraft, MetricEvent, PodDraft, SideEffect, Step, SyncResult,
 };
 use super::verdict::{End, Verdict};
 use super::{adoption, pod_stage, status_plan, tracking};
@@ -33,6 +35,8 @@ pub struct Progress {
     stage: Stage,
     calls: Calls,
     side_effects: Vec<SideEffect>,
+    /// The scheduling group that new pods join.
+    group: Option<Arc<SchedulingGroup>>,
     /// Whether admission takes a status only with the spec.
     repeats_spec: bool,
     /// Whether the API stored other counts than were written.
@@ -49,6 +53,9 @@ pub struct Progress {
 enum Stage {
     Confirm,
     Claim,
+    Workload,
+    PodGroup(PodGroupDraft),
+    Resize(Vec<Resize>),
     Create(SlowStart),
     Delete,
     FailPending,
@@ -79,6 +86,7 @@ impl Progress {
             stage,
             calls: Calls::new(steps),
             side_effects: Vec::new(),
+            group: None,
             repeats_spec: plan.facts.status_needs_spec,
             altered: false,
             pod_failure: None,
@@ -163,6 +171,9 @@ impl Progress {
             let (stage, steps) = match std::mem::replace(&mut self.stage, Stage::Done(None)) {
                 Stage::Confirm => self.confirmed(outcomes),
                 Stage::Claim => self.claimed(outcomes),
+                Stage::Workload => self.workload_created(outcomes),
+                Stage::PodGroup(draft) => self.pod_group_created(&draft, outcomes),
+                Stage::Resize(resizes) => self.resized(&resizes, outcomes),
                 Stage::Create(slow_start) => self.created(slow_start, outcomes),
                 Stage::Delete => self.deleted(outcomes),
                 Stage::FailPending => self.failed_pending(outcomes),
@@ -232,7 +243,70 @@ impl Progress {
         let outcomes = outcomes.into_iter().map(pod);
         let (side_effects, failure) = adoption::claimed(claims, outcomes, pods);
         self.side_effects.extend(side_effects);
-        failure.map_or_else(|| self.begin_pods(), stop)
+        failure.map_or_else(|| self.begin_group(), stop)
+    }
+
+    /// The scheduling group comes before the pods that join it. ([S11])
+    fn begin_group(&mut self) -> Next {
+        let creates = matches!(self.plan.pods, PodStage::Create(_));
+        let event = group_stage::not_grouped(&self.plan.group, &self.job, creates);
+        self.side_effects.extend(event.map(SideEffect::Event));
+        match self.plan.group.clone() {
+            GroupPlan::Nothing | GroupPlan::Alone(_) => self.begin_pods(),
+            GroupPlan::Create(WorkloadPlan::Create(draft)) => {
+                (Stage::Workload, vec![Step::CreateWorkload(draft)])
+            }
+            GroupPlan::Create(WorkloadPlan::Of(draft)) => pod_group(draft),
+            GroupPlan::Join(group, resizes) => {
+                self.group = Some(group);
+                let steps = resizes.iter().cloned().map(Step::Resize).collect();
+                (Stage::Resize(resizes), steps)
+            }
+            GroupPlan::Await(..) => (Stage::Done(None), Vec::new()),
+            GroupPlan::Refuse(problem) => {
+                self.count(MetricEvent::SchedulingObjectsSynced { ok: false });
+                stop(Failure::new(FailureKind::Invalid, problem))
+            }
+        }
+    }
+
+    fn workload_created(&mut self, outcomes: Vec<Outcome<Answer>>) -> Next {
+        match group_stage::workload(&self.job, answered(outcomes)) {
+            Ok((side_effects, draft)) => {
+                self.side_effects.extend(side_effects);
+                pod_group(draft)
+            }
+            Err(failure) => self.not_grouped("Workload", failure),
+        }
+    }
+
+    fn pod_group_created(&mut self, draft: &PodGroupDraft, outcomes: Vec<Outcome<Answer>>) -> Next {
+        match group_stage::created_group(&self.job, draft, answered(outcomes)) {
+            Ok((side_effects, Created::Group(group))) => {
+                self.side_effects.extend(side_effects);
+                self.group = Some(Arc::new(SchedulingGroup::of(&group)));
+                self.count(MetricEvent::SchedulingObjectsSynced { ok: true });
+                self.begin_pods()
+            }
+            Ok((_, Created::Taken(draft))) => pod_group(draft),
+            Err(failure) => self.not_grouped("PodGroup", failure),
+        }
+    }
+
+    /// A pod that starts before its group would never be in it, so the sync ends here.
+    fn not_grouped(&mut self, kind: &str, failure: Failure) -> Next {
+        let event = group_stage::not_created(kind, &self.job, &failure);
+        self.side_effects.extend(event.map(SideEffect::Event));
+        self.count(MetricEvent::SchedulingObjectsSynced { ok: false });
+        stop(failure)
+    }
+
+    fn resized(&mut self, resizes: &[Resize], outcomes: Vec<Outcome<Answer>>) -> Next {
+        let (side_effects, failure) = group_stage::resized(&self.job, resizes, outcomes);
+        self.side_effects.extend(side_effects);
+        self.count(MetricEvent::SchedulingObjectsSynced { ok: failure.is_none() });
+        self.pod_failure = failure;
+        self.begin_pods()
     }
 
     fn begin_pods(&mut self) -> Next {
@@ -277,7 +351,9 @@ impl Progress {
         if let PodStage::Create(drafts) = &self.plan.pods
             && let Some(batch) = slow_start.next_batch()
         {
-            let steps = drafts[batch].iter().cloned().map(Step::Create).collect();
+            let group = &self.group;
+            let grouped = |draft: &PodDraft| PodDraft { group: group.clone(), ..draft.clone() };
+            let steps = drafts[batch].iter().map(grouped).map(Step::Create).collect();
             return (Stage::Create(slow_start), steps);
         }
         let result = slow_start.result(&self.plan.facts);
@@ -314,7 +390,7 @@ impl Progress {
 
     fn end_pods(&mut self, result: PodResult) -> Next {
         self.side_effects.extend(result.side_effects);
-        self.pod_failure = result.failure;
+        self.pod_failure = result.failure.or(self.pod_failure.take());
         self.plan_status(&result.outcomes)
     }
 
@@ -481,6 +557,17 @@ impl Progress {
     fn count(&mut self, metric_event: MetricEvent) {
         self.side_effects.push(SideEffect::Count(metric_event));
     }
+}
+
+/// The outcome of the only call of a stage.
+fn answered(outcomes: Vec<Outcome<Answer>>) -> Outcome<Answer> {
+    let none = || Err(Failure::new(FailureKind::Other, "no call was made"));
+    outcomes.into_iter().next().unwrap_or_else(none)
+}
+
+fn pod_group(draft: PodGroupDraft) -> Next {
+    let step = Step::CreatePodGroup(draft.clone());
+    (Stage::PodGroup(draft), vec![step])
 }
 
 fn stop(failure: Failure) -> Next {

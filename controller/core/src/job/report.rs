@@ -37,6 +37,8 @@ pub enum WaitsFor {
         /// How long until the first of them is over.
         left: SignedDuration,
     },
+    /// The Workload of its parent, for the scheduling group of its pods.
+    SchedulingGroup(String),
     /// A user who resumes it.
     Resume,
     /// Its own deletion.
@@ -57,6 +59,7 @@ impl WaitsFor {
             Self::TerminatingPods(_) => Code::TerminatingPods,
             Self::Backoff { .. } => Code::PodBackoff,
             Self::IndexBackoff { .. } => Code::IndexBackoff,
+            Self::SchedulingGroup(_) => Code::SchedulingGroup,
             Self::Resume => Code::JobSuspended,
             Self::Deletion => Code::JobBeingDeleted,
             Self::End(_) => Code::LastPods,
@@ -109,6 +112,7 @@ impl fmt::Display for WaitsFor {
                 let left = in_seconds(*left);
                 write!(formatter, "the backoff of {indexes}, {left} more for the first")
             }
+            Self::SchedulingGroup(what) => write!(formatter, "its scheduling group: {what}"),
             Self::Resume => formatter.write_str("spec.suspend to become false"),
             Self::Deletion => formatter.write_str("its own deletion"),
             Self::End(end) => write!(formatter, "its last pods, to become {}", end.terminal()),

@@ -11,9 +11,10 @@ use epilogue_common::pod_end::Counted;
 
 use super::cause::Cause;
 use super::end_events::PodEnded;
+use super::group::{PodGroupDraft, Resize, SchedulingGroup, WorkloadDraft};
 use super::input::{MemoryUpdate, WrittenPod};
 use super::node_fault::NodeFault;
-use crate::view::{FailureCounts, Job, Pod, Uid, Version};
+use crate::view::{FailureCounts, Job, Pod, PodGroup, Uid, Version, Workload};
 
 /// One call to the API.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +25,16 @@ pub enum Step {
     Claim(Claim),
     /// List the Job's pods from the API itself, because an earlier creation had no reply.
     ConfirmPods,
+    /// Create the Workload of the Job.
+    CreateWorkload(WorkloadDraft),
+    /// Read the Workload of this name, which exists already.
+    FindWorkload(String),
+    /// Create the PodGroup of the Job.
+    CreatePodGroup(PodGroupDraft),
+    /// Read the PodGroup of this name, which exists already.
+    FindPodGroup(String),
+    /// Change the size of a gang.
+    Resize(Resize),
     /// Create a pod.
     Create(PodDraft),
     /// Remove the tracking finalizer from a pod that is deleted next, so that it is not counted as
@@ -62,6 +73,10 @@ pub enum Answer {
     Newest(Version),
     /// The pod as a write returned it.
     Pod(WrittenPod),
+    /// The Workload, and whether this call created it.
+    Workload(Arc<Workload>, bool),
+    /// The PodGroup, and whether this call created it.
+    PodGroup(Arc<PodGroup>, bool),
     /// The pod is deleted, or terminates.
     Deleted,
     /// The Job as [`Step::WriteStatus`] returned it.
@@ -106,6 +121,8 @@ pub struct PodDraft {
     pub avoid: Vec<Arc<str>>,
     /// The failures of the index so far, with `backoffLimitPerIndex`.
     pub failures: Option<FailureCounts>,
+    /// The scheduling group that the pod joins.
+    pub group: Option<Arc<SchedulingGroup>>,
 }
 
 /// One thing to remember, report or count. A sync returns them in order.
@@ -176,6 +193,11 @@ pub enum MetricEvent {
         /// How its Job counted that.
         counted: Counted,
     },
+    /// `job_scheduling_object_syncs_total`: a sync that makes or follows scheduling objects.
+    SchedulingObjectsSynced {
+        /// Whether no call failed.
+        ok: bool,
+    },
     /// `jobs_finished_total`.
     JobFinished {
         /// Whether it is Complete.
@@ -217,7 +239,7 @@ pub struct SyncResult {
 impl Step {
     /// Whether its body repeats what the Job keeps for its writes.
     pub fn repeats_source(&self) -> bool {
-        matches!(self, Self::Create(_) | Self::WriteStatus(_))
+        matches!(self, Self::Create(_) | Self::CreateWorkload(_) | Self::WriteStatus(_))
     }
 
     /// The status that it writes.
@@ -229,9 +251,20 @@ impl Step {
     }
 
     /// The step that follows once this one has failed: admission may have refused the status
-    /// because it came without the spec.
+    /// because it came without the spec, and a Workload or PodGroup may have been created by a call
+    /// whose reply was lost.
     pub(super) fn instead(&self, failure: &Failure) -> Option<Self> {
-        let Self::WriteStatus(status) = self else { return None };
+        let exists = failure.kind == FailureKind::AlreadyExists;
+        let status = match self {
+            Self::WriteStatus(status) => status,
+            Self::CreateWorkload(draft) if exists => {
+                return Some(Self::FindWorkload(draft.name.clone()));
+            }
+            Self::CreatePodGroup(draft) if exists => {
+                return Some(Self::FindPodGroup(draft.name.clone()));
+            }
+            _ => return None,
+        };
         let is_refusal = match failure.kind {
             FailureKind::Forbidden | FailureKind::Invalid | FailureKind::Other => true,
             FailureKind::ServerError => !failure.is_in_doubt(),

@@ -6,11 +6,11 @@ use std::time::Duration;
 use epilogue_common::watch_event::WatchEvent;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::job::{Memory, Versions};
+use crate::job::{JobGroups, Memory, Versions};
 use crate::job_pods::JobPods;
 use crate::orphans::Orphans;
 use crate::podgc::{NamespaceView, NodeView, Wake};
-use crate::view::{Job, JobKey, Pod};
+use crate::view::{Job, JobKey, Pod, PodGroup, Workload};
 use crate::workqueue::Moment;
 
 /// An event of one of the watches.
@@ -24,6 +24,10 @@ pub enum Event {
     Node(WatchEvent<NodeView>),
     /// Of the watch of namespaces.
     Namespace(WatchEvent<NamespaceView>),
+    /// Of the watch of Workloads.
+    Workload(WatchEvent<Arc<Workload>>),
+    /// Of the watch of PodGroups.
+    PodGroup(WatchEvent<Arc<PodGroup>>),
 }
 
 /// The time of an event, and the load at that time.
@@ -54,6 +58,8 @@ pub struct Reaction {
     pub disrupted: Vec<(Arc<Job>, Arc<Pod>)>,
     /// The namespace whose Jobs have more templates than are kept, from this event on.
     pub template_budget: Option<Arc<str>>,
+    /// Whether a Job asks for a scheduling group, and the API is not known to serve any.
+    pub asks_for_group: bool,
     /// Whether each watch must list again, because the API has gone back to an earlier version.
     pub relist: bool,
 }
@@ -79,6 +85,8 @@ pub struct Snapshot {
     pub pods: JobPods,
     /// What is remembered of it.
     pub memory: Memory,
+    /// Its scheduling objects; `None` where the API serves none.
+    pub groups: Option<JobGroups>,
     /// How far the watches have come.
     pub seen: Versions,
     /// How long the status may lack new pods.

@@ -9,6 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::adopters::Adopters;
 use super::event::{Entry, Now, Reaction};
+use super::followers::Followers;
+use super::groups::Controller;
 use super::late::Late;
 use super::pods::{OwnerJob, Pods};
 use super::relist::Relist;
@@ -42,6 +44,8 @@ pub(super) struct Jobs {
     released: HashMap<JobKey, Uid>,
     late: Late,
     templates: Templates,
+    /// Jobs by the controller whose Workload they follow.
+    followers: Followers,
 }
 
 impl Jobs {
@@ -57,6 +61,33 @@ impl Jobs {
     /// No Jobs, by the same settings.
     pub(super) fn emptied(&self) -> Self {
         Self { templates: self.templates.emptied(), ..Self::new(self.batching) }
+    }
+
+    /// Nothing is known of scheduling objects any more, and none is awaited.
+    pub(super) fn forget_groups(&mut self) {
+        let none = |versions: Versions| Versions {
+            workloads: Version::default(),
+            pod_groups: Version::default(),
+            ..versions
+        };
+        self.seen = none(self.seen);
+        for memory in self.memories.values_mut() {
+            memory.written = none(memory.written);
+        }
+    }
+
+    /// The Workloads of these controllers have changed.
+    pub(super) fn workloads_changed(
+        &self,
+        controllers: &[Controller],
+        pods: &Pods,
+        now: &Now,
+        reaction: &mut Reaction,
+    ) {
+        let jobs = controllers.iter().flat_map(|it| self.followers.of(it));
+        let jobs = jobs.filter(|key| self.by_key.contains_key(*key));
+        let queue = jobs.cloned().map(Enqueue::Sync).collect();
+        self.react(queue, pods, now, reaction);
     }
 
     /// A list of pods begins.
@@ -240,12 +271,14 @@ impl Jobs {
         let known = self.by_key.get(&job.key).map(Arc::as_ref);
         let (job, is_first) = self.templates.keep(known, job);
         let (job, namespace) = (&job, &job.key.namespace);
+        reaction.asks_for_group = job.scheduling.as_ref().is_some_and(|it| it.asks_for_group());
         reaction.template_budget = is_first.then(|| Arc::clone(namespace));
         let old = self.by_key.insert(job.key.clone(), Arc::clone(job));
         if old.as_ref().is_none_or(|old| old.spec.selector != job.spec.selector) {
             pods.select(job);
         }
         self.follow_adopter(old.as_deref(), job);
+        self.followers.follow(old.as_deref(), job);
         // A Job that is finished, or not ours, needs no memory. ([S4], [Z4])
         if job.is_finished() || self.templates.is_foreign(job) {
             self.memories.remove(&job.uid);
@@ -310,6 +343,7 @@ impl Jobs {
         let Some(job) = self.by_key.remove(key) else { return };
         self.templates.release(&job);
         self.adopters.remove(&job);
+        self.followers.remove(&job);
         pods.forget_strays(&job.uid);
         self.memories.remove(&job.uid);
         self.last_syncs.remove(key);
@@ -383,6 +417,7 @@ impl Jobs {
             && self.by_key.iter().all(|(key, job)| *key == job.key)
             && self.adopters.is_sound(self.by_key.values().filter(|job| self.adopts(job)))
             && self.templates.is_sound(self.by_key.values())
+            && self.followers.is_sound(self.by_key.values())
     }
 
     fn react(&self, queue: Vec<Enqueue>, pods: &Pods, now: &Now, reaction: &mut Reaction) {

@@ -10,38 +10,37 @@ use crate::view::{JobKey, Version};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Late {
     awaited: BTreeMap<JobKey, Versions>,
-    /// The Jobs that the watch of Jobs holds up, by the version that they await.
-    by_job: BTreeSet<(Version, JobKey)>,
-    /// The same of the watch of pods.
-    by_pod: BTreeSet<(Version, JobKey)>,
+    /// The Jobs that the watch of each kind holds up, by the version that they await.
+    by_kind: [BTreeSet<(Version, JobKey)>; 4],
 }
 
 impl Late {
     /// This Job waits for these versions, and for no others.
     pub(super) fn wait(&mut self, key: JobKey, versions: Versions) {
         self.forget(&key);
-        self.by_job.insert((versions.jobs, key.clone()));
-        self.by_pod.insert((versions.pods, key.clone()));
+        for (waits, version) in self.by_kind.iter_mut().zip(versions.each()) {
+            waits.insert((version, key.clone()));
+        }
         self.awaited.insert(key, versions);
     }
 
     /// This Job waits no longer.
     pub(super) fn forget(&mut self, key: &JobKey) {
         if let Some((key, versions)) = self.awaited.remove_entry(key) {
-            let at_pod = (versions.pods, key.clone());
-            self.by_job.remove(&(versions.jobs, key));
-            self.by_pod.remove(&at_pod);
+            for (waits, version) in self.by_kind.iter_mut().zip(versions.each()) {
+                waits.remove(&(version, key.clone()));
+            }
         }
     }
 
     /// The watches have come this far. Removes the Jobs for which that is enough, and returns them.
     pub(super) fn caught_up(&mut self, seen: Versions) -> Vec<JobKey> {
-        let jobs = pop_up_to(&mut self.by_job, seen.jobs);
-        let pods = pop_up_to(&mut self.by_pod, seen.pods);
+        let kinds = self.by_kind.iter_mut().zip(seen.each());
+        let popped: Vec<JobKey> = kinds.flat_map(|(waits, seen)| pop_up_to(waits, seen)).collect();
         let mut ready = Vec::new();
-        for key in jobs.into_iter().chain(pods) {
+        for key in popped {
             let Some(versions) = self.awaited.get(&key) else { continue };
-            if versions.jobs <= seen.jobs && versions.pods <= seen.pods {
+            if seen.covers(versions) {
                 self.awaited.remove(&key);
                 ready.push(key);
             }
@@ -72,7 +71,7 @@ mod tests {
     }
 
     fn at(jobs: u64, pods: u64) -> Versions {
-        Versions { jobs: Version(jobs), pods: Version(pods) }
+        Versions { jobs: Version(jobs), pods: Version(pods), ..Versions::default() }
     }
 
     #[test]
@@ -97,7 +96,7 @@ mod tests {
                 assert_eq!(!late.caught_up(*seen).is_empty(), *expected, "row {row}: {seen:?}");
             }
             assert_eq!(late.iter().count(), 0, "row {row}");
-            assert!(late.by_job.is_empty() && late.by_pod.is_empty(), "row {row}");
+            assert!(late.by_kind.iter().all(BTreeSet::is_empty), "row {row}");
         }
     }
 

@@ -6,7 +6,9 @@
 
 mod adopters;
 mod event;
+mod followers;
 mod gc;
+mod groups;
 mod jobs;
 mod kept_pods;
 mod late;
@@ -27,6 +29,7 @@ use jiff::Timestamp;
 
 pub use self::event::{Entry, Event, Now, Reaction, Snapshot};
 use self::gc::Gc;
+use self::groups::Groups;
 use self::jobs::Jobs;
 use self::pods::{OwnerJob, Pods};
 use self::relist::Relist;
@@ -37,7 +40,7 @@ use crate::job::{Memory, MemoryUpdate, NodeBoots, Versions};
 use crate::job_pods::{JobPods, Kind};
 use crate::orphans::{Orphans, may_remove_finalizer};
 use crate::podgc::{Cause, Evidence, PodWrite, Settings, Verdict, Wake};
-use crate::view::{Interner, Job, JobKey, Phase, Pod, Uid, Version, WirePod};
+use crate::view::{Interner, Job, JobKey, Phase, Pod, Uid, Version, WirePod, Workload};
 use crate::workqueue::Moment;
 
 /// The interner drops unused strings after this many events.
@@ -51,6 +54,8 @@ pub struct ClusterState {
     jobs: Jobs,
     /// `None` without pod GC. Then no pods of others are kept.
     gc: Option<Gc>,
+    /// `None` where the API serves no Workloads and PodGroups.
+    groups: Option<Groups>,
     awaited: Awaited,
     restores: u64,
     interner: Interner,
@@ -79,6 +84,25 @@ impl ClusterState {
         self.jobs.expect_pods();
     }
 
+    /// From now on, the API serves Workloads and PodGroups to us, or does not. No Job is synced
+    /// until both have been listed. Returns what to enqueue.
+    pub fn serve_groups(&mut self, served: bool, now: &Now) -> Vec<Entry> {
+        if served == self.groups.is_some() {
+            return Vec::new();
+        }
+        self.groups = served.then(Groups::default);
+        self.jobs.forget_groups();
+        if served { Vec::new() } else { self.everything(now) }
+    }
+
+    /// Workloads and PodGroups are listed again before the next sync: another replica may have
+    /// made some.
+    pub fn expect_groups(&mut self) {
+        if let Some(groups) = &mut self.groups {
+            groups.expect_lists();
+        }
+    }
+
     /// Takes an event of the watch of pods as the API sends it.
     pub fn handle_pod(&mut self, event: WatchEvent<WirePod>, now: &Now) -> Reaction {
         let event = event.map(|pod| self.view(pod));
@@ -90,7 +114,7 @@ impl ClusterState {
         if self.is_of_the_past(&event) {
             return self.restored(&event);
         }
-        let mut reaction = Reaction::default();
+        let (mut reaction, is_filled) = (Reaction::default(), self.has_groups());
         let (kind, sign) = (event.kind(), event.sign());
         let versions = match event {
             Event::Job(event) => {
@@ -109,6 +133,15 @@ impl ClusterState {
                 reaction.entries.extend(checks);
                 Versions::default()
             }
+            Event::Workload(event) => {
+                let workloads = self.workload_event(event, now, &mut reaction);
+                Versions { workloads, ..Versions::default() }
+            }
+            Event::PodGroup(event) => {
+                let groups = self.groups.as_mut();
+                let pod_groups = groups.map(|groups| groups.pod_group(event)).unwrap_or_default();
+                Versions { pod_groups, ..Versions::default() }
+            }
             Event::Namespace(event) => {
                 if let Some(gc) = &mut self.gc {
                     gc.namespace(event);
@@ -118,6 +151,10 @@ impl ClusterState {
         };
         self.jobs.advance(versions, self.pod_list.is_open(), &mut reaction);
         self.follow_lists(kind, sign, now, &mut reaction);
+        reaction.asks_for_group &= self.groups.is_none();
+        if is_filled != self.has_groups() {
+            reaction.entries = self.everything(now);
+        }
         debug_assert!(!self.is_check_due() || self.is_sound(), "an index is not what it indexes");
         reaction
     }
@@ -133,8 +170,11 @@ impl ClusterState {
     }
 
     fn is_sound(&self) -> bool {
-        let gc = self.gc.as_ref();
-        self.pods.is_sound() && self.jobs.is_sound() && gc.is_none_or(|gc| gc.is_sound(&self.pods))
+        let (gc, groups) = (self.gc.as_ref(), self.groups.as_ref());
+        groups.is_none_or(Groups::is_sound)
+            && self.pods.is_sound()
+            && self.jobs.is_sound()
+            && gc.is_none_or(|gc| gc.is_sound(&self.pods))
     }
 
     /// Returns what to enqueue for all Jobs, pods and nodes, as if each had just been added.
@@ -148,7 +188,7 @@ impl ClusterState {
     /// Returns the input of a plan for this Job; `None` if it is unknown, or it or a pod of it is
     /// unreadable, or lists are awaited. ([S2])
     pub fn input(&self, key: &JobKey, now: &Now) -> Option<Snapshot> {
-        if !self.awaited.is_empty() {
+        if !self.awaited.is_empty() || !self.has_groups() {
             return None;
         }
         let job = Arc::clone(self.jobs.get(key).filter(|_| !self.jobs.is_unreadable(key))?);
@@ -160,7 +200,30 @@ impl ClusterState {
         let boots = self.boots(&pods, now);
         let memory = Memory { boots, ..self.jobs.memory(&job.uid) };
         let (seen, counts_max) = (self.jobs.seen(), self.jobs.counts_max(now));
-        Some(Snapshot { job, pods, memory, seen, counts_max, restores: self.restores })
+        let groups = self.groups.as_ref().map(|groups| groups.of_job(&job));
+        let restores = self.restores;
+        Some(Snapshot { job, pods, memory, groups, seen, counts_max, restores })
+    }
+
+    /// Whether all Workloads and PodGroups are known that the API serves.
+    fn has_groups(&self) -> bool {
+        self.groups.as_ref().is_none_or(Groups::is_filled)
+    }
+
+    /// Returns the version up to which the event proves the watch of Workloads. Jobs that follow a
+    /// Workload are synced.
+    fn workload_event(
+        &mut self,
+        event: WatchEvent<Arc<Workload>>,
+        now: &Now,
+        reaction: &mut Reaction,
+    ) -> Version {
+        let Some(groups) = &mut self.groups else { return Version::default() };
+        let (version, changed) = groups.workload(event);
+        if groups.is_filled() {
+            self.jobs.workloads_changed(&changed, &self.pods, now, reaction);
+        }
+        version
     }
 
     /// The boots of the nodes of failed pods that may be to be counted.

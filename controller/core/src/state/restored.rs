@@ -12,6 +12,7 @@ use epilogue_common::watch_event::WatchEvent;
 
 use super::event::{Event, Now, Reaction};
 use super::gc::Gc;
+use super::groups::Groups;
 use super::{ClusterState, Pods, Relist};
 use crate::view::Version;
 
@@ -22,6 +23,8 @@ pub(super) enum Kind {
     Pods,
     Nodes,
     Namespaces,
+    Workloads,
+    PodGroups,
 }
 
 /// What an event says about its watch.
@@ -71,6 +74,8 @@ impl Event {
             Self::Pod(_) => Kind::Pods,
             Self::Node(_) => Kind::Nodes,
             Self::Namespace(_) => Kind::Namespaces,
+            Self::Workload(_) => Kind::Workloads,
+            Self::PodGroup(_) => Kind::PodGroups,
         }
     }
 
@@ -89,6 +94,8 @@ impl Event {
             Self::Pod(event) => sign(event),
             Self::Node(event) => sign(event),
             Self::Namespace(event) => sign(event),
+            Self::Workload(event) => sign(event),
+            Self::PodGroup(event) => sign(event),
         }
     }
 }
@@ -130,7 +137,10 @@ impl ClusterState {
         self.gc = self.gc.as_ref().map(|gc| Gc::new(gc.settings().clone()));
         let kinds = [Kind::Jobs, Kind::Pods].into_iter();
         let of_gc = self.gc.iter().flat_map(|_| [Kind::Nodes, Kind::Namespaces]);
-        self.awaited = Awaited(kinds.chain(of_gc).map(|kind| (kind, false)).collect());
+        self.groups = self.groups.take().map(|_| Groups::default());
+        let of_groups = self.groups.iter().flat_map(|_| [Kind::Workloads, Kind::PodGroups]);
+        let kinds = kinds.chain(of_gc).chain(of_groups);
+        self.awaited = Awaited(kinds.map(|kind| (kind, false)).collect());
         Reaction { relist: true, ..Reaction::default() }
     }
 

@@ -176,7 +176,7 @@ fn objects_of_a_list_say_nothing_of_how_far_the_watch_has_come() {
 #[test]
 fn a_stale_sync_comes_again_as_soon_as_the_watches_have_caught_up() {
     let mut cluster = cluster();
-    let written = Versions { jobs: Version(15), pods: Version(12) };
+    let written = Versions { jobs: Version(15), pods: Version(12), ..Versions::default() };
     assert!(cluster.0.await_versions(key(), written).is_empty());
     assert!(cluster.pods(WatchEvent::UpTo("12".to_owned())).entries.is_empty());
     assert_eq!(cluster.jobs(WatchEvent::UpTo("16".to_owned())).entries, [at_once()]);

@@ -69,7 +69,7 @@ pub const POD: &[&str] = &[
     "status.initContainerStatuses[].lastState.terminated.finishedAt",
 ];
 
-/// The fields of a Job. The labels that its selector names are read as well.
+/// The fields of a Job. `{}` stands for an object of which only the presence is read. The labels that its selector names are read as well.
 pub const JOB: &[&str] = &[
     "metadata.name",
     "metadata.namespace",
@@ -85,6 +85,11 @@ pub const JOB: &[&str] = &[
     "metadata.annotations.epilogue.dev/finished-pods-kept",
     "metadata.annotations.epilogue.dev/force-fail-after",
     "metadata.annotations.epilogue.dev/pending-timeout",
+    "metadata.annotations.scheduling.k8s.io/group-template-name",
+    "metadata.ownerReferences[].apiVersion",
+    "metadata.ownerReferences[].kind",
+    "metadata.ownerReferences[].name",
+    "metadata.ownerReferences[].controller",
     "spec.parallelism",
     "spec.completions",
     "spec.completionMode",
@@ -106,7 +111,16 @@ pub const JOB: &[&str] = &[
     "spec.selector.matchExpressions[].key",
     "spec.selector.matchExpressions[].operator",
     "spec.selector.matchExpressions[].values[]",
+    "spec.scheduling.schedulingPolicy.basic{}",
+    "spec.scheduling.schedulingPolicy.gang.minCount",
+    "spec.scheduling.schedulingConstraints.topology[].key",
+    "spec.scheduling.disruptionMode.single{}",
+    "spec.scheduling.disruptionMode.all{}",
+    "spec.scheduling.resourceClaims[].name",
+    "spec.scheduling.resourceClaims[].resourceClaimName",
+    "spec.scheduling.resourceClaims[].resourceClaimTemplateName",
     "spec.template.spec.restartPolicy",
+    "spec.template.spec.schedulingGroup{}",
     "status.active",
     "status.ready",
     "status.terminating",
@@ -185,7 +199,7 @@ fn part(value: &Value, paths: &[&str]) -> Option<Value> {
                     rest.insert(name.clone(), field);
                 }
             }
-            (!inner.is_empty()).then_some(Value::Object(rest))
+            (!inner.is_empty() || paths.contains(&"{}")).then_some(Value::Object(rest))
         }
         Value::Array(items) => {
             let inner: Vec<&str> = paths.iter().filter_map(|it| it.strip_prefix("[]")).collect();
@@ -199,7 +213,7 @@ fn part(value: &Value, paths: &[&str]) -> Option<Value> {
 /// What the paths that begin with this field name below it. A name may contain dots.
 fn below<'a>(name: &str, paths: &[&'a str]) -> Vec<&'a str> {
     let rests = paths.iter().filter_map(|path| path.strip_prefix(name));
-    rests.filter(|rest| rest.is_empty() || rest.starts_with(['.', '['])).collect()
+    rests.filter(|rest| rest.is_empty() || rest.starts_with(['.', '[', '{'])).collect()
 }
 
 /// A template without any label makes no pods, so one that loses all of its labels gets another.

@@ -9,7 +9,7 @@ use epilogue_common::names::{RESERVED_MANAGED_BY, job_condition};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{JobCondition, JobStatus, PodFailurePolicy, SuccessPolicy};
 
-use super::{Selector, Source, Uid, Version};
+use super::{JobScheduling, Selector, Source, Uid, Version};
 use crate::workqueue::Key;
 
 /// Namespace and name of a Job.
@@ -42,6 +42,8 @@ pub struct Job {
     pub spec: JobSpec,
     /// `status`.
     pub status: JobStatus,
+    /// What it says about its scheduling group; most Jobs say nothing.
+    pub scheduling: Option<Box<JobScheduling>>,
     /// What a status write and new pods repeat.
     pub source: Source,
 }

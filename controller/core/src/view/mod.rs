@@ -2,6 +2,7 @@
 
 pub mod fields;
 mod gc_facts;
+mod groups;
 mod interner;
 mod job;
 mod json;
@@ -11,6 +12,7 @@ mod pod;
 mod pod_view;
 mod protobuf;
 mod reply;
+mod scheduling;
 mod selector;
 mod source;
 mod uid;
@@ -18,6 +20,7 @@ mod whole_job;
 pub(crate) mod wire;
 
 pub use gc_facts::{GcFacts, Target};
+pub use groups::{GroupKey, GroupTemplate, PodGroup, Workload};
 pub use interner::Interner;
 pub use job::{CompletionMode, Job, JobKey, JobSpec, RestartPolicy};
 pub(crate) use json::{Fields, raw};
@@ -31,6 +34,10 @@ pub use pod::{
 };
 pub(crate) use protobuf::{EntryMessage, retain, status_message, with_spec};
 pub use reply::Reply;
+pub use scheduling::{
+    DisruptionMode, GangPolicy, JobScheduling, Nothing, ResourceClaim, SchedulingConstraints,
+    SchedulingPolicy, SchedulingSpec, TopologyConstraint, TypedReference,
+};
 pub(crate) use selector::Needed;
 pub use selector::Selector;
 pub use source::{Source, UnknownFields};

@@ -48,6 +48,7 @@ impl WirePod {
         let mut labels = metadata.labels.unwrap_or_default();
         let index_label = labels.remove(COMPLETION_INDEX).map(String::into_boxed_str);
         let owner = interner.owner(metadata.owner_references.as_deref());
+        let group = interner.group(metadata.owner_references.as_deref());
         let shown_running_since = shown_running_since(&self.status, &annotations);
         let conditions = self.status.conditions.unwrap_or_default();
         let ready = conditions.iter().find(|each| each.kind == READY).map(|each| ReadyCondition {
@@ -72,6 +73,7 @@ impl WirePod {
             labels: intern(&mut interner.labels, labels.into()),
             index_label,
             owner,
+            group,
             created: metadata.creation_timestamp.map(|time| time.0),
             deletion: metadata.deletion_timestamp.map(|time| Deletion {
                 at: time.0,

@@ -6,6 +6,7 @@
 
 mod fields;
 mod job;
+mod scheduling;
 
 use std::collections::BTreeMap;
 

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use epilogue_common::names::job_option;
+use epilogue_common::names::{GROUP_TEMPLATE_NAME, job_option};
 use k8s_openapi::api::batch::v1::{JobStatus, PodFailurePolicy, SuccessPolicy};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::json::{Json, read, read_field, without_managed_fields};
 use super::lenient::{lean_metadata, lenient_time};
 use super::{
-    CompletionMode, Job, JobKey, JobSpec, RestartPolicy, Selector, Source, UnknownFields, Version,
+    CompletionMode, Job, JobKey, JobScheduling, JobSpec, RestartPolicy, SchedulingSpec, Selector,
+    Source, TypedReference, UnknownFields, Version,
 };
 
 /// The most bytes of an option. The longest duration has fewer.
@@ -150,6 +152,7 @@ pub(super) struct WireJobSpec {
     pub(super) pod_failure_policy: Option<PodFailurePolicy>,
     pub(super) success_policy: Option<SuccessPolicy>,
     pub(super) selector: Option<Selector>,
+    pub(super) scheduling: Option<SchedulingSpec>,
     #[serde(default)]
     pub(super) template: Json,
 }
@@ -165,6 +168,7 @@ struct WireTemplate {
 #[serde(rename_all = "camelCase")]
 struct WireTemplateSpec {
     restart_policy: Option<String>,
+    scheduling_group: Option<IgnoredAny>,
 }
 
 /// The options of the Job. Other annotations may be large, and the controller reads none of them.
@@ -216,12 +220,32 @@ impl WireJob {
         let read: WireTemplate = template.read();
         let (metadata, status_unknown) = (self.metadata, unknown_status(self.status));
         let source = Source::Json { metadata, template, status_unknown };
-        Ok(job_view(meta, spec.view(read.spec.restart_policy.as_deref()), status, source))
+        let scheduling = JobScheduling {
+            spec: spec.scheduling.take(),
+            has_own_group: read.spec.scheduling_group.is_some(),
+            ..JobScheduling::default()
+        };
+        let spec = spec.view(read.spec.restart_policy.as_deref());
+        Ok(job_view(meta, (spec, scheduling), status, source))
     }
 }
 
 /// The view of a Job in whichever format it came.
-pub(super) fn job_view(meta: ObjectMeta, spec: JobSpec, status: JobStatus, source: Source) -> Job {
+pub(super) fn job_view(
+    meta: ObjectMeta,
+    (spec, of_spec): (JobSpec, JobScheduling),
+    status: JobStatus,
+    source: Source,
+) -> Job {
+    let scheduling = JobScheduling {
+        controller: TypedReference::of_controller(meta.owner_references.as_deref().unwrap_or(&[])),
+        group_template: meta
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(GROUP_TEMPLATE_NAME))
+            .cloned(),
+        ..of_spec
+    };
     Job {
         key: JobKey::new(meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()),
         uid: meta.uid.unwrap_or_default().into(),
@@ -232,6 +256,7 @@ pub(super) fn job_view(meta: ObjectMeta, spec: JobSpec, status: JobStatus, sourc
         annotations: own_annotations(meta.annotations),
         spec,
         status,
+        scheduling: Some(scheduling).filter(|it| !it.says_nothing()).map(Box::new),
         source,
     }
 }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use controller_core::checks::status_rules;
 use controller_core::job::{Claim, ClaimKind, PodDraft, pod_body};
 use controller_core::podgc::{NamespaceView, NodeView, WireNode};
-use controller_core::view::{Interner, Job, JobKey, Pod, Uid, Version, WirePod};
+use controller_core::view::{
+    Interner, Job, JobKey, Pod, PodGroup, Uid, Version, WirePod, Workload,
+};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::JobStatus;
@@ -70,6 +72,12 @@ pub(crate) struct Api {
     /// Whether it ever had a `force-fail-after`.
     pub(crate) namespace_accepted: bool,
     pub(crate) namespace_log: Vec<Sighting<NamespaceView>>,
+    /// Whether it serves Workloads and PodGroups.
+    pub(crate) serves_groups: bool,
+    pub(crate) workloads: BTreeMap<Arc<str>, Arc<Workload>>,
+    pub(crate) workload_log: Vec<Sighting<Workload>>,
+    pub(crate) pod_groups: BTreeMap<Arc<str>, Arc<PodGroup>>,
+    pub(crate) pod_group_log: Vec<Sighting<PodGroup>>,
     version: u64,
     interner: Interner,
 }
@@ -89,6 +97,11 @@ impl Api {
             namespace: Arc::new(namespace),
             namespace_accepted: force_fail_after.is_some(),
             namespace_log: Vec::new(),
+            serves_groups: false,
+            workloads: BTreeMap::new(),
+            workload_log: Vec::new(),
+            pod_groups: BTreeMap::new(),
+            pod_group_log: Vec::new(),
             version: 100,
             interner: Interner::default(),
         }
@@ -99,7 +112,7 @@ impl Api {
         Version(self.version)
     }
 
-    fn next_version(&mut self) -> Version {
+    pub(super) fn next_version(&mut self) -> Version {
         self.version += 1;
         Version(self.version)
     }
@@ -154,7 +167,9 @@ impl Api {
     pub(crate) fn remove_job(&mut self, key: &JobKey) {
         if let Some(stored) = self.jobs.remove(key) {
             let version = self.next_version();
+            let uid = stored.view.uid.clone();
             self.job_log.push(Sighting::Gone(stored.view, version));
+            self.remove_groups(&uid);
         }
     }
 

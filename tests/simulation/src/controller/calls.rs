@@ -32,6 +32,11 @@ pub(crate) fn described(step: &Step) -> String {
         Step::ConfirmJob => "reads the Job".to_owned(),
         Step::ConfirmPods => "lists the Job's pods".to_owned(),
         Step::Claim(claim) => format!("claims {}: {:?}", claim.pod.uid, claim.kind),
+        Step::CreateWorkload(draft) => format!("creates Workload {}", draft.name),
+        Step::FindWorkload(name) => format!("reads Workload {name}"),
+        Step::CreatePodGroup(draft) => format!("creates PodGroup {}", draft.name),
+        Step::FindPodGroup(name) => format!("reads PodGroup {name}"),
+        Step::Resize(resize) => format!("changes {resize}"),
         Step::Create(draft) => format!("creates a pod {:?}", draft.index),
         Step::Strip(pod) => format!("strips {} to delete it", pod.uid),
         Step::Delete(pod, None) => format!("deletes {}", pod.uid),
@@ -173,9 +178,19 @@ impl World {
             },
             Step::ConfirmPods => Ok(Answer::Newest(self.api.newest_of(planned))),
             Step::Claim(claim) => self.claim(planned, claim),
+            Step::CreateWorkload(_)
+            | Step::FindWorkload(_)
+            | Step::CreatePodGroup(_)
+            | Step::FindPodGroup(_)
+            | Step::Resize(_) => {
+                let answer = self.api.group(planned, step);
+                self.ledger.grouped(&self.api, planned, step, answer.is_ok());
+                answer
+            }
             Step::Create(draft) => {
                 let pod = self.api.create_pod(planned, draft);
                 self.ledger.created(&self.api, planned, &pod, sure);
+                self.ledger.joined(&self.api, planned, &pod);
                 Ok(Answer::Pod(written(&pod)))
             }
             Step::Strip(pod) => {

@@ -6,6 +6,8 @@ pub(crate) mod api;
 mod calls;
 mod chaos;
 mod checks;
+mod group_rules;
+mod groups;
 mod housekeeping;
 mod indexes;
 mod kubelet;

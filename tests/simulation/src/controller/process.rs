@@ -66,10 +66,20 @@ pub(super) struct Process {
 }
 
 impl Process {
-    fn new(skew: SignedDuration, is_limited: bool, pod_gc: Option<podgc::Settings>) -> Self {
+    fn new(
+        skew: SignedDuration,
+        is_limited: bool,
+        pod_gc: Option<podgc::Settings>,
+        serves_groups: bool,
+    ) -> Self {
+        let mut state = ClusterState::new(Batching::default(), pod_gc);
+        let (time, elapsed) = (Timestamp::default(), Moment::ZERO);
+        let now = Now { time, elapsed, has_backlog: false, is_limited };
+        // No object is known yet, so nothing is enqueued.
+        let _ = state.serve_groups(serves_groups, &now);
         Self {
             life: Life::Leads,
-            state: ClusterState::new(Batching::default(), pod_gc),
+            state,
             queue: QueueCore::new(FAILURE_DELAY),
             orphan_queue: QueueCore::new(FAILURE_DELAY),
             works: BTreeMap::new(),
@@ -152,9 +162,10 @@ impl World {
         if let (Some(settings), Some(sabotage)) = (&mut pod_gc, self.sabotage) {
             sabotage.configure(settings);
         }
-        self.processes.push(Process::new(skew, self.behaviour.is_limited, pod_gc));
+        let (is_limited, groups) = (self.behaviour.is_limited, self.api.serves_groups);
+        self.processes.push(Process::new(skew, is_limited, pod_gc, groups));
         self.say(|_| format!("p{number} starts, its clock is off by {skew:#}"));
-        for kind in Kind::ALL {
+        for &kind in Kind::of(&self.api) {
             self.relist(number, kind);
         }
     }

@@ -82,6 +82,12 @@ impl Behaviour {
         }
     }
 
+    /// Whether the API serves Workloads and PodGroups: in a third of the seeds, without a throw of
+    /// the dice, so that the others stay as they are.
+    pub(super) fn serves_groups(&self) -> bool {
+        self.quiet_after.as_millis().is_multiple_of(3)
+    }
+
     /// Whether pod GC deletes finished pods in excess of its own limits.
     pub(super) fn tidies(&self) -> bool {
         let limits = |it: &podgc::Settings| it.finished_max.or(it.failed_per_owner_max).is_some();
@@ -196,6 +202,10 @@ fn job_fields(random: &mut Random, key: &JobKey) -> Value {
     }
     if policy {
         spec["podFailurePolicy"] = failure_policy(random, &spec);
+    }
+    // Without a throw of the dice, too.
+    if parallelism % 2 == 1 {
+        spec["scheduling"] = json!({"schedulingPolicy": {"gang": {}}});
     }
     let mut metadata = json!({"namespace": &*key.namespace, "name": &*key.name});
     if random.percent(10) {

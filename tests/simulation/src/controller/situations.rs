@@ -46,6 +46,12 @@ situations! {
     FailuresRemembered: "a pod is created for an index whose failures count";
     LastCompletion: "a creation reaches the completions";
 
+    // Scheduling groups.
+    GroupMade: "a PodGroup is made";
+    GroupFound: "a Workload or PodGroup is found that a lost reply had hidden";
+    GroupResized: "a gang follows the size of its Job";
+    GroupJoined: "a pod joins a PodGroup";
+
     // Counts.
     LostMarked: "a pod that its node lost is marked before it is counted";
     ListsSucceeded: "a succeeded pod is listed";
@@ -93,6 +99,7 @@ situations! {
     CrashInStatus: "a crash with a status under way";
     CrashInRelease: "a crash with the removal of a finalizer under way";
     CrashInConfirm: "a crash with a read under way";
+    CrashInGroup: "a crash with a call on a scheduling group under way";
     CrashInCheck: "a crash with a call of pod GC under way";
 }
 
@@ -124,6 +131,11 @@ impl World {
         self.met(match step {
             Step::ConfirmJob | Step::ConfirmPods => Met::CrashInConfirm,
             Step::Claim(_) => Met::CrashInClaim,
+            Step::CreateWorkload(_)
+            | Step::FindWorkload(_)
+            | Step::CreatePodGroup(_)
+            | Step::FindPodGroup(_)
+            | Step::Resize(_) => Met::CrashInGroup,
             Step::Create(_) => Met::CrashInCreation,
             Step::Strip(_) => Met::CrashInStrip,
             Step::Delete(..) | Step::FailPending(_) | Step::MarkFault(_) => Met::CrashInDeletion,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use controller_core::podgc::{NamespaceView, NodeView};
 use controller_core::state::Event as StateEvent;
-use controller_core::view::{Job, Pod, Version};
+use controller_core::view::{Job, Pod, PodGroup, Version, Workload};
 use epilogue_common::watch_event::WatchEvent;
 
 use super::api::{Api, Sighting, node_view};
@@ -21,10 +21,18 @@ pub(super) enum Kind {
     Pods,
     Nodes,
     Namespaces,
+    Workloads,
+    PodGroups,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 4] = [Self::Jobs, Self::Pods, Self::Nodes, Self::Namespaces];
+    const ALL: [Self; 6] =
+        [Self::Jobs, Self::Pods, Self::Nodes, Self::Namespaces, Self::Workloads, Self::PodGroups];
+
+    /// Those that this API serves.
+    pub(super) fn of(api: &Api) -> &'static [Self] {
+        if api.serves_groups { &Self::ALL } else { &Self::ALL[..4] }
+    }
 }
 
 /// The watches of one process.
@@ -34,6 +42,8 @@ pub(super) struct Watches {
     pods: Watch<Pod>,
     nodes: Watch<NodeView>,
     namespaces: Watch<NamespaceView>,
+    workloads: Watch<Workload>,
+    pod_groups: Watch<PodGroup>,
 }
 
 /// A watch of one kind.
@@ -177,6 +187,58 @@ impl Watched for NamespaceView {
     }
 }
 
+impl Watched for Workload {
+    fn watch(watches: &mut Watches) -> &mut Watch<Self> {
+        &mut watches.workloads
+    }
+
+    fn log(api: &Api) -> &[Sighting<Self>] {
+        &api.workload_log
+    }
+
+    fn objects(api: &Api) -> Vec<Arc<Self>> {
+        api.workloads.values().cloned().collect()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.uid == other.uid
+    }
+
+    fn at(&self, version: Version) -> Self {
+        Self { version, ..self.clone() }
+    }
+
+    fn event(event: WatchEvent<Arc<Self>>) -> StateEvent {
+        StateEvent::Workload(event)
+    }
+}
+
+impl Watched for PodGroup {
+    fn watch(watches: &mut Watches) -> &mut Watch<Self> {
+        &mut watches.pod_groups
+    }
+
+    fn log(api: &Api) -> &[Sighting<Self>] {
+        &api.pod_group_log
+    }
+
+    fn objects(api: &Api) -> Vec<Arc<Self>> {
+        api.pod_groups.values().cloned().collect()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.uid == other.uid
+    }
+
+    fn at(&self, version: Version) -> Self {
+        Self { version, ..self.clone() }
+    }
+
+    fn event(event: WatchEvent<Arc<Self>>) -> StateEvent {
+        StateEvent::PodGroup(event)
+    }
+}
+
 impl<T> Default for Watch<T> {
     fn default() -> Self {
         Self { position: 0, roused: false, listed: false, listing: None }
@@ -242,6 +304,8 @@ impl Watches {
             Kind::Pods => &mut self.pods.roused,
             Kind::Nodes => &mut self.nodes.roused,
             Kind::Namespaces => &mut self.namespaces.roused,
+            Kind::Workloads => &mut self.workloads.roused,
+            Kind::PodGroups => &mut self.pod_groups.roused,
         }
     }
 
@@ -251,6 +315,8 @@ impl Watches {
             Kind::Pods => self.pods.is_pending(api),
             Kind::Nodes => self.nodes.is_pending(api),
             Kind::Namespaces => self.namespaces.is_pending(api),
+            Kind::Workloads => self.workloads.is_pending(api),
+            Kind::PodGroups => self.pod_groups.is_pending(api),
         }
     }
 }
@@ -264,6 +330,8 @@ impl World {
             Kind::Pods => self.begin_list::<Pod>(number),
             Kind::Nodes => self.begin_list::<NodeView>(number),
             Kind::Namespaces => self.begin_list::<NamespaceView>(number),
+            Kind::Workloads => self.begin_list::<Workload>(number),
+            Kind::PodGroups => self.begin_list::<PodGroup>(number),
         }
         self.rouse(number, kind);
     }
@@ -289,7 +357,7 @@ impl World {
     /// Stalled watches deliver soon, now that faults have ended.
     pub(super) fn end_stalls(&mut self) {
         for number in 0..self.processes.len() {
-            for kind in Kind::ALL {
+            for &kind in Kind::of(&self.api) {
                 *self.processes[number].watches.roused(kind) = false;
                 self.rouse(number, kind);
             }
@@ -332,6 +400,8 @@ impl World {
             Kind::Pods => self.deliver_some::<Pod>(number),
             Kind::Nodes => self.deliver_some::<NodeView>(number),
             Kind::Namespaces => self.deliver_some::<NamespaceView>(number),
+            Kind::Workloads => self.deliver_some::<Workload>(number),
+            Kind::PodGroups => self.deliver_some::<PodGroup>(number),
         }
         self.check_queues(number);
     }
@@ -360,11 +430,19 @@ impl World {
         let watches = &self.processes[number].watches;
         let jobs = watches.jobs.is_current(&self.api);
         let pods = watches.pods.is_current(&self.api);
+        let workloads = watches.workloads.is_current(&self.api);
+        let pod_groups = watches.pod_groups.is_current(&self.api);
         if jobs {
             self.hand_over(number, StateEvent::Job(WatchEvent::UpTo(up_to.clone())));
         }
         if pods {
-            self.hand_over(number, StateEvent::Pod(WatchEvent::UpTo(up_to)));
+            self.hand_over(number, StateEvent::Pod(WatchEvent::UpTo(up_to.clone())));
+        }
+        if workloads {
+            self.hand_over(number, StateEvent::Workload(WatchEvent::UpTo(up_to.clone())));
+        }
+        if pod_groups {
+            self.hand_over(number, StateEvent::PodGroup(WatchEvent::UpTo(up_to)));
         }
         self.check_queues(number);
     }

@@ -111,6 +111,7 @@ impl World {
             job: &snapshot.job,
             pods: &snapshot.pods,
             memory: &snapshot.memory,
+            groups: snapshot.groups.as_ref(),
             seen: snapshot.seen,
             now: process.time(self.api.now),
             settings: &self.behaviour.settings,

@@ -187,6 +187,7 @@ impl World {
             deleting: BTreeSet::new(),
         };
         world.say(|world| format!("{:?}", world.behaviour));
+        world.api.serves_groups = world.behaviour.serves_groups();
         world.register_nodes();
         world.populate();
         world.set_up();
@@ -295,7 +296,7 @@ impl World {
             }
         }
         for process in 0..self.processes.len() {
-            for kind in Kind::ALL {
+            for &kind in Kind::of(&self.api) {
                 self.rouse(process, kind);
             }
         }

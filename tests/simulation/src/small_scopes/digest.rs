@@ -20,6 +20,7 @@ use super::model::State;
 use super::process::{Kind, Process, Work, now, wait_of};
 use super::scope::{JobKind, Scope, key};
 use crate::controller::api::{Api, Sighting};
+use crate::controller::described;
 
 /// The digest of a state.
 pub(super) fn of(state: &State, scope: &Scope) -> u64 {
@@ -442,6 +443,14 @@ impl Digest<'_> {
             Step::MarkFault(fault) => {
                 self.put(10_u64);
                 self.read_pod(&fault.pod);
+            }
+            Step::CreateWorkload(_)
+            | Step::FindWorkload(_)
+            | Step::CreatePodGroup(_)
+            | Step::FindPodGroup(_)
+            | Step::Resize(_) => {
+                self.put(11_u64);
+                self.text(&described(&call.step));
             }
         }
     }

@@ -273,6 +273,7 @@ impl Process {
             job: &snapshot.job,
             pods: &snapshot.pods,
             memory: &snapshot.memory,
+            groups: snapshot.groups.as_ref(),
             seen: snapshot.seen,
             now: now.time,
             settings: &settings(),

@@ -337,6 +337,7 @@ fn a_job_is_explained_from_its_dump_as_from_its_cluster() {
                 pods: &JobPods::of(&job, &[Arc::new(pod.view(&mut Interner::default()))]),
                 job: &Arc::new(job),
                 memory: &Memory::default(),
+                groups: None,
                 seen: Versions::default(),
                 now: "2026-11-21T12:00:00Z".parse().expect("must be a time"),
                 settings: &Settings::default(),

@@ -106,6 +106,7 @@ fn explained_with(
             job: &job,
             pods: &JobPods::of(&job, &pods),
             memory: &Memory::default(),
+            groups: None,
             seen: Versions::default(),
             now: start(),
             settings: &Settings { manage_all_jobs: runs_all, ..Settings::default() },

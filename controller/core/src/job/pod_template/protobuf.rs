@@ -12,6 +12,7 @@ use prost::Message;
 use prost::bytes::Bytes;
 
 use super::{AVOID_WEIGHT, Additions, NODE_NAME, index_path};
+use crate::job::group::body::API_VERSION;
 use crate::view::{EntryMessage, Job, retain};
 
 /// The tags of the template's metadata that a pod gets: labels, annotations, finalizers.
@@ -95,6 +96,21 @@ struct SpecMessage {
     hostname: Option<String>,
     #[prost(message, optional, tag = "18")]
     affinity: Option<AffinityMessage>,
+    #[prost(message, optional, tag = "43")]
+    scheduling_group: Option<GroupMessage>,
+}
+
+/// The part of the template's spec that a Workload repeats.
+#[derive(Clone, PartialEq, Message)]
+struct PriorityPeek {
+    #[prost(bytes = "vec", tag = "24")]
+    class: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct GroupMessage {
+    #[prost(string, tag = "1")]
+    pod_group_name: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -160,6 +176,12 @@ struct FieldMessage {
     path: String,
 }
 
+/// `spec.priorityClassName` of the template.
+pub(super) fn priority_class(template: &Bytes) -> String {
+    let class = read::<PriorityPeek>(&read::<Parts>(template).spec).class;
+    String::from_utf8_lossy(&class).into_owned()
+}
+
 /// Whether the template has a label.
 pub(super) fn has_labels(template: &Bytes) -> bool {
     !read::<MetaPeek>(&read::<Parts>(template).metadata).labels.is_empty()
@@ -176,7 +198,10 @@ pub(super) fn pod_message(template: &Bytes, additions: &Additions<'_>) -> Vec<u8
         None => spec.to_vec(),
     };
     let affinity = (!additions.avoid.is_empty()).then(|| affinity_message(additions.avoid));
-    append(&mut spec, &SpecMessage { hostname: additions.hostname.clone(), affinity });
+    let scheduling_group =
+        additions.group.map(|it| GroupMessage { pod_group_name: it.name.to_string() });
+    let hostname = additions.hostname.clone();
+    append(&mut spec, &SpecMessage { hostname, affinity, scheduling_group });
     Parts { metadata: metadata.into(), spec: spec.into() }.encode_to_vec()
 }
 
@@ -203,9 +228,20 @@ fn meta_message(additions: &Additions<'_>, finalizers: &[Bytes]) -> MetaMessage 
         generate_name: additions.generate_name.clone(),
         labels: entries(&additions.labels),
         annotations: entries(&additions.annotations),
-        owner_references: vec![owner_message(additions.job)],
+        owner_references: owner_messages(additions),
         finalizers: (!is_tracked).then(|| TRACKING_FINALIZER.to_owned()).into_iter().collect(),
     }
+}
+
+fn owner_messages(additions: &Additions<'_>) -> Vec<OwnerMessage> {
+    let group = additions.group.map(|group| OwnerMessage {
+        kind: "PodGroup".to_owned(),
+        name: group.name.to_string(),
+        uid: group.uid.to_string(),
+        api_version: API_VERSION.to_owned(),
+        ..OwnerMessage::default()
+    });
+    [owner_message(additions.job)].into_iter().chain(group).collect()
 }
 
 fn owner_message(job: &Job) -> OwnerMessage {
@@ -289,6 +325,7 @@ mod tests {
             &SpecMessage {
                 hostname: Some("mine".into()),
                 affinity: Some(affinity_message(&["theirs".into()])),
+                scheduling_group: None,
             },
         );
         let metadata = metadata.encode_to_vec().into();
@@ -390,7 +427,7 @@ mod tests {
     #[test]
     fn odd_templates_do_no_harm() {
         let whole = template(&labelled());
-        let draft = PodDraft { index: Some(0), avoid: vec!["n".into()], failures: None };
+        let draft = PodDraft { index: Some(0), avoid: vec!["n".into()], ..PodDraft::default() };
         for end in 0..whole.len() {
             let job = job(whole.slice(..end));
             assert!(pod_body(&job, &draft).into_bytes().starts_with(b"k8s\0"), "{end}");

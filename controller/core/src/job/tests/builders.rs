@@ -384,6 +384,7 @@ pub(super) fn check(api: &FakeApi) {
         job: &api.job,
         pods: &pods,
         memory: &api.memory,
+        groups: api.groups.as_ref(),
         seen: crate::job::Versions::default().max(api.memory.written),
         now: api.now,
         settings: &api.settings,
@@ -411,6 +412,11 @@ fn effects(api: &FakeApi, trace: Trace) -> Effects {
             Step::ConfirmJob
             | Step::ConfirmPods
             | Step::Claim(_)
+            | Step::CreateWorkload(_)
+            | Step::FindWorkload(_)
+            | Step::CreatePodGroup(_)
+            | Step::FindPodGroup(_)
+            | Step::Resize(_)
             | Step::FailPending(_)
             | Step::MarkFault(_) => {}
         }

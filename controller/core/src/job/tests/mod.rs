@@ -14,6 +14,7 @@ mod end_events;
 mod ends;
 mod failure_policy;
 mod golden;
+mod group;
 mod indexed;
 mod lost;
 mod on_failure;

@@ -53,6 +53,7 @@ impl Cluster {
         let plan = plan_pods(&SyncInput {
             job: &snapshot.job,
             pods: &snapshot.pods,
+            groups: None,
             memory: &snapshot.memory,
             seen: snapshot.seen,
             now: now(),

@@ -10,9 +10,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use prost::Message;
 use prost::bytes::Bytes;
 
+use super::scheduling::SchedulingMessage;
 use super::{EntryMessage, MetaMessage, Text, TimeMessage, decoded, present, retain, text, time};
 use crate::view::wire::{WireJobSpec, job_view};
-use crate::view::{Job, Selector, Source, UnknownFields};
+use crate::view::{Job, JobScheduling, Selector, Source, UnknownFields};
 
 /// The tag of `metadata.managedFields`.
 const MANAGED_FIELDS: u32 = 17;
@@ -63,6 +64,8 @@ struct SpecMessage {
     managed_by: Option<Text>,
     #[prost(message, optional, tag = "16")]
     success_policy: Option<SuccessPolicyMessage>,
+    #[prost(message, optional, tag = "17")]
+    scheduling: Option<SchedulingMessage>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -142,6 +145,8 @@ struct TemplateMessage {
 struct TemplateSpecMessage {
     #[prost(bytes = "vec", tag = "3")]
     restart_policy: Text,
+    #[prost(message, optional, tag = "43")]
+    scheduling_group: Option<()>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -214,13 +219,19 @@ impl Job {
     /// Reads a Job from its protobuf message, and its `resourceVersion` as the server writes it.
     pub fn decode(message: &[u8]) -> Result<(Self, String), Rejected> {
         let JobMessage { metadata, spec, status } = decoded(message)?;
-        let spec = spec.unwrap_or_default();
+        let mut spec = spec.unwrap_or_default();
         let managed_by = spec.managed_by.clone().map(text);
         let rejected = |why| Rejected { why, managed_by };
         let fields: StatusMessage = decoded(&status)?;
         let fields = fields.read().map_err(rejected)?;
         let template: TemplateMessage = decoded(&spec.template)?;
-        let restart_policy = template.spec.map(|spec| text(spec.restart_policy));
+        let template = template.spec.unwrap_or_default();
+        let restart_policy = Some(text(template.restart_policy));
+        let scheduling = JobScheduling {
+            spec: spec.scheduling.take().map(SchedulingMessage::read),
+            has_own_group: template.scheduling_group.is_some(),
+            ..JobScheduling::default()
+        };
         let source = Source::Protobuf {
             metadata: retain(&metadata, |tag| tag != MANAGED_FIELDS).into(),
             template: spec.template.clone(),
@@ -229,7 +240,7 @@ impl Job {
         let meta = decoded::<MetaMessage>(&metadata)?.wire();
         let version = meta.resource_version.clone().unwrap_or_default();
         let spec = spec.wire().view(restart_policy.as_deref());
-        Ok((job_view(meta, spec, fields, source), version))
+        Ok((job_view(meta, (spec, scheduling), fields, source), version))
     }
 }
 
@@ -440,6 +451,7 @@ fn time_message(time: &Time) -> TimeMessage {
 
 #[cfg(test)]
 mod tests {
+    use super::super::OwnerMessage;
     use super::*;
     use crate::job::status_body;
     use crate::view::WireJob;
@@ -469,7 +481,18 @@ mod tests {
             resource_version: "7".into(),
             generation: 3,
             creation_timestamp: at(1_000).into(),
-            annotations: vec![entry("epilogue.dev/backoff-base", "1s"), entry("note", "left out")],
+            annotations: vec![
+                entry("epilogue.dev/backoff-base", "1s"),
+                entry("scheduling.k8s.io/group-template-name", "workers"),
+                entry("note", "left out"),
+            ],
+            owner_references: vec![OwnerMessage {
+                kind: "JobSet".into(),
+                name: "parent".into(),
+                uid: "uid-parent".into(),
+                api_version: "jobset.x-k8s.io/v1alpha2".into(),
+                controller: Some(true),
+            }],
             ..MetaMessage::default()
         };
         extended(&metadata)
@@ -503,7 +526,10 @@ mod tests {
         let success =
             SuccessRuleMessage { succeeded_indexes: Some("0-2".into()), succeeded_count: Some(1) };
         let template = TemplateMessage {
-            spec: Some(TemplateSpecMessage { restart_policy: "OnFailure".into() }),
+            spec: Some(TemplateSpecMessage {
+                restart_policy: "OnFailure".into(),
+                scheduling_group: Some(()),
+            }),
         };
         SpecMessage {
             parallelism: Some(0),
@@ -523,6 +549,7 @@ mod tests {
             pod_replacement_policy: Some("Failed".into()),
             managed_by: Some("example.com/x".into()),
             success_policy: Some(SuccessPolicyMessage { rules: vec![success] }),
+            scheduling: Some(crate::view::protobuf::scheduling::sample()),
         }
     }
 
@@ -570,7 +597,11 @@ mod tests {
             "metadata": {
                 "name": "j", "namespace": "ns", "uid": "uid", "resourceVersion": "7",
                 "generation": 3, "creationTimestamp": "1970-01-01T00:16:40Z",
-                "annotations": {"epilogue.dev/backoff-base": "1s", "note": "left out"},
+                "annotations": {"epilogue.dev/backoff-base": "1s", "note": "left out",
+                                "scheduling.k8s.io/group-template-name": "workers"},
+                "ownerReferences": [{"apiVersion": "jobset.x-k8s.io/v1alpha2",
+                    "kind": "JobSet", "name": "parent", "uid": "uid-parent",
+                    "controller": true}],
             },
             "spec": {
                 "parallelism": 0, "completions": 5, "activeDeadlineSeconds": i64::MAX,
@@ -581,7 +612,15 @@ mod tests {
                 "successPolicy": {"rules": [{"succeededIndexes": "0-2", "succeededCount": 1}]},
                 "selector": {"matchLabels": {"job": "j"}, "matchExpressions": [
                     {"key": "a", "operator": "In", "values": ["b", "c"]}]},
-                "template": {"spec": {"restartPolicy": "OnFailure"}},
+                "template": {"spec": {"restartPolicy": "OnFailure",
+                    "schedulingGroup": {"podGroupName": "theirs"}}},
+                "scheduling": {
+                    "schedulingPolicy": {"gang": {"minCount": 2}},
+                    "schedulingConstraints": {"topology": [{"key": "zone"}]},
+                    "disruptionMode": {"all": {}},
+                    "resourceClaims": [{"name": "gpu",
+                                        "resourceClaimTemplateName": "gpus"}],
+                },
             },
             "status": {
                 "startTime": "1970-01-01T00:16:41Z", "succeeded": 2, "completedIndexes": "0,2",
@@ -594,7 +633,8 @@ mod tests {
         let json = WireJob::parse(json).and_then(WireJob::view).expect("must be a Job");
         let (job, version) = Job::decode(&message(&status())).expect("must be a Job");
         assert_eq!(version, "7");
-        assert_eq!(Job { source: json.source.clone(), ..job }, json);
+        assert_eq!(Job { source: json.source.clone(), ..job.clone() }, json);
+        assert!(job.scheduling.is_some_and(|it| it.has_own_group && it.controller.is_some()));
     }
 
     #[test]

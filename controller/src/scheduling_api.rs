@@ -1,0 +1,315 @@
+//! Finds out whether the API serves Workloads and PodGroups to this controller, and watches them
+//! while it does.
+//!
+//! The answer needs no flag: it follows from what the API serves and from what the account may do.
+//! Where one of them is missing, nothing is watched and no request is refused.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use epilogue_common::names::lease::GANG_SCHEDULING;
+use epilogue_common::names::media_type::JSON;
+use epilogue_common::outcome::{FailureKind, Outcome};
+use epilogue_runtime::api_error::classify;
+use epilogue_runtime::lease::Annotations;
+use epilogue_runtime::reply;
+use epilogue_runtime::watch::Watches;
+use http::{Request, header};
+use kube::Client;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::dispatch::Dispatch;
+use crate::informers::{self, HasSynced};
+
+/// The API group of both kinds.
+pub(crate) const GROUP: &str = "scheduling.k8s.io";
+/// The path of the version that has both kinds.
+pub(crate) const SCHEDULING: &str = "/apis/scheduling.k8s.io/v1beta1";
+/// The plural names of both kinds.
+pub(crate) const WORKLOADS: &str = "workloads";
+pub(crate) const POD_GROUPS: &str = "podgroups";
+/// Where the API describes Jobs.
+const OF_JOBS: &str = "/openapi/v3/apis/batch/v1";
+/// The schema of `spec` of a Job, and the field that asks for a group.
+const FIELD: &str = "/components/schemas/io.k8s.api.batch.v1.JobSpec/properties/scheduling";
+/// Where a client asks what it may do.
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+/// What this controller does with both kinds.
+const VERBS: [&str; 5] = ["get", "list", "watch", "create", "patch"];
+/// How often the question is asked again, as an upgrade of the control plane changes the answer.
+const PERIOD: Duration = Duration::from_mins(5);
+/// The wait before it is asked again when there was no answer, or a Job asks for a group.
+const SOON: Duration = Duration::from_secs(10);
+/// The first waits without an answer: until there is one, no Job is synced.
+const FIRST: Duration = Duration::from_secs(1);
+
+/// Watches Workloads and PodGroups while the API serves them.
+pub(crate) struct SchedulingApi {
+    pub(crate) client: Client,
+    /// The only namespace to watch; `None` means all.
+    pub(crate) namespace: Option<String>,
+    pub(crate) dispatch: Arc<Dispatch>,
+    pub(crate) watches: Watches,
+    /// Where others read the answer, if there is a lease.
+    pub(crate) annotations: Option<Annotations>,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Served {
+    Yes,
+    /// Not, for this reason.
+    No(String),
+}
+
+impl SchedulingApi {
+    /// Asks, and watches what is served, until the token is cancelled.
+    pub(crate) async fn run(self, token: CancellationToken) {
+        let working = async {
+            let mut served = self.first_answer().await;
+            loop {
+                self.say(&served);
+                self.dispatch.serve_groups(served == Served::Yes);
+                served = match served {
+                    Served::Yes => Box::pin(self.watch()).await,
+                    Served::No(_) => self.wait(&served).await,
+                };
+            }
+        };
+        Box::pin(token.run_until_cancelled(working)).await;
+    }
+
+    async fn first_answer(&self) -> Served {
+        loop {
+            match self.ask().await {
+                Ok(served) => return served,
+                Err(failure) => {
+                    tracing::warn!(error = %failure, "cannot find out which scheduling API there is");
+                    tokio::time::sleep(FIRST).await;
+                }
+            }
+        }
+    }
+
+    /// Watches until the answer is another one.
+    async fn watch(&self) -> Served {
+        let watching = CancellationToken::new();
+        let synced = [WORKLOADS, POD_GROUPS].map(|kind| HasSynced::new(self.watches.of(kind)));
+        self.dispatch.set_group_watches(synced.each_ref().map(HasSynced::relist));
+        let [workloads, pod_groups] = synced;
+        let (client, namespace) = (|| self.client.clone(), self.namespace.as_deref());
+        let dispatch = || Arc::clone(&self.dispatch);
+        let handles = (watching.clone(), workloads);
+        let workloads = informers::workloads(client(), namespace, dispatch(), handles);
+        let handles = (watching.clone(), pod_groups);
+        let pod_groups = informers::pod_groups(client(), namespace, dispatch(), handles);
+        let served = tokio::select! {
+            served = self.wait(&Served::Yes) => served,
+            ((), ()) = async { tokio::join!(workloads, pod_groups) } => Served::Yes,
+        };
+        for kind in [WORKLOADS, POD_GROUPS] {
+            self.watches.forget(kind);
+        }
+        served
+    }
+
+    /// Waits until the answer is another one.
+    async fn wait(&self, known: &Served) -> Served {
+        let mut pause = PERIOD;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.dispatch.asks_for_groups.notified() => tokio::time::sleep(SOON).await,
+            }
+            pause = match self.ask().await {
+                Ok(served) if served != *known => return served,
+                Ok(_) => PERIOD,
+                Err(failure) => {
+                    tracing::debug!(error = %failure, "no answer which scheduling API there is");
+                    SOON
+                }
+            };
+        }
+    }
+
+    /// Says which answer there is.
+    fn say(&self, served: &Served) {
+        let text = match served {
+            Served::Yes => {
+                tracing::info!("gang scheduling is on: Jobs get Workloads and PodGroups");
+                "on".to_owned()
+            }
+            Served::No(why) => {
+                tracing::info!(%why, "gang scheduling is off");
+                format!("off: {why}")
+            }
+        };
+        if let Some(annotations) = &self.annotations {
+            annotations.set(GANG_SCHEDULING, Some(text));
+        }
+    }
+
+    /// Whether the API serves both kinds, its Jobs can ask for them, and we may write them.
+    async fn ask(&self) -> Outcome<Served> {
+        let no = |why: &str| Ok(Served::No(why.to_owned()));
+        let Some(resources) = self.get(SCHEDULING).await? else {
+            return no("the API server does not serve scheduling.k8s.io/v1beta1");
+        };
+        let resources = resources["resources"].as_array();
+        let serves = |kind: &str| resources.into_iter().flatten().any(|it| it["name"] == kind);
+        if !serves(WORKLOADS) || !serves(POD_GROUPS) {
+            return no("scheduling.k8s.io/v1beta1 of the API server has no Workloads");
+        }
+        let schema = self.get(OF_JOBS).await?;
+        if schema.is_none_or(|schema| schema.pointer(FIELD).is_none()) {
+            return no("Jobs of the API server have no spec.scheduling");
+        }
+        for (kind, verb) in
+            [WORKLOADS, POD_GROUPS].into_iter().flat_map(|it| VERBS.map(|v| (it, v)))
+        {
+            if !self.may(kind, verb).await? {
+                return no(&format!("the controller may not {verb} {kind}.{GROUP}"));
+            }
+        }
+        Ok(Served::Yes)
+    }
+
+    /// What the API has at this path; `None` if there is nothing to be read there.
+    async fn get(&self, path: &str) -> Outcome<Option<Value>> {
+        let request = Request::get(path).header(header::ACCEPT, JSON).body(Vec::new());
+        match self.send(request).await {
+            Ok(value) => Ok(Some(value)),
+            Err(failure)
+                if matches!(failure.kind, FailureKind::NotFound | FailureKind::Forbidden) =>
+            {
+                Ok(None)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn may(&self, kind: &str, verb: &str) -> Outcome<bool> {
+        let mut attributes = json!({"group": GROUP, "resource": kind, "verb": verb});
+        if let Some(namespace) = &self.namespace {
+            attributes["namespace"] = namespace.as_str().into();
+        }
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        });
+        let request = Request::post(REVIEWS)
+            .header(header::CONTENT_TYPE, JSON)
+            .header(header::ACCEPT, JSON)
+            .body(review.to_string().into_bytes());
+        let review = self.send(request).await?;
+        Ok(review["status"]["allowed"] == true)
+    }
+
+    async fn send(&self, request: http::Result<Request<Vec<u8>>>) -> Outcome<Value> {
+        let request = request.map_err(|error| classify(kube::Error::HttpError(error)))?;
+        reply::read(&self.client, request).await.map_err(classify)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Response;
+    use kube::client::Body;
+    use prometheus::Registry;
+
+    /// What an API is like: its kinds, whether Jobs have the field, and what the account may not.
+    #[derive(Clone, Copy)]
+    struct Has {
+        kinds: Option<&'static [&'static str]>,
+        field: bool,
+        refused: &'static str,
+    }
+
+    fn reply(has: Has, path: &str, sent: &Value) -> Option<Value> {
+        let attributes = &sent["spec"]["resourceAttributes"];
+        match path {
+            SCHEDULING => {
+                let kinds = has.kinds?.iter().map(|name| json!({"name": name}));
+                Some(json!({"resources": kinds.collect::<Vec<_>>()}))
+            }
+            OF_JOBS => {
+                let field = if has.field { json!({"scheduling": {}}) } else { json!({}) };
+                let spec = json!({"properties": field});
+                let schemas = json!({"io.k8s.api.batch.v1.JobSpec": spec});
+                Some(json!({"components": {"schemas": schemas}}))
+            }
+            REVIEWS => {
+                let asked = format!(
+                    "{} {}",
+                    attributes["verb"].as_str().unwrap_or_default(),
+                    attributes["resource"].as_str().unwrap_or_default()
+                );
+                Some(json!({"status": {"allowed": asked != has.refused}}))
+            }
+            _ => None,
+        }
+    }
+
+    fn api(has: Has) -> SchedulingApi {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let path = request.uri().path().to_owned();
+            async move {
+                let sent = request.into_body().collect_bytes().await.expect("must be there");
+                let sent: Value = serde_json::from_slice(&sent).unwrap_or_default();
+                let (code, body) = match reply(has, &path, &sent) {
+                    Some(body) => (200, body),
+                    None => (
+                        404,
+                        json!({"kind": "Status", "code": 404, "reason": "NotFound",
+                                         "status": "Failure", "message": "not found"}),
+                    ),
+                };
+                Response::builder().status(code).body(Body::from(body.to_string().into_bytes()))
+            }
+        });
+        SchedulingApi {
+            client: Client::new(service, "default"),
+            namespace: None,
+            dispatch: Arc::new(Dispatch::for_tests(None)),
+            watches: Watches::new(&Registry::new()).expect("must register"),
+            annotations: Some(Annotations::default()),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_answer_names_what_is_missing() {
+        const BOTH: Option<&[&str]> = Some(&["priorityclasses", "workloads", "podgroups"]);
+        let rows = [
+            (Has { kinds: BOTH, field: true, refused: "" }, ""),
+            (
+                Has { kinds: None, field: true, refused: "" },
+                "the API server does not serve scheduling.k8s.io/v1beta1",
+            ),
+            (
+                Has { kinds: Some(&["priorityclasses"]), field: true, refused: "" },
+                "scheduling.k8s.io/v1beta1 of the API server has no Workloads",
+            ),
+            (
+                Has { kinds: BOTH, field: false, refused: "" },
+                "Jobs of the API server have no spec.scheduling",
+            ),
+            (
+                Has { kinds: BOTH, field: true, refused: "patch podgroups" },
+                "the controller may not patch podgroups.scheduling.k8s.io",
+            ),
+        ];
+        for (has, why) in rows {
+            let api = api(has);
+            let served = api.ask().await.expect("an answer");
+            let expected = if why.is_empty() { Served::Yes } else { Served::No(why.to_owned()) };
+            assert_eq!(served, expected);
+            api.say(&served);
+            let said = api.annotations.as_ref().and_then(|it| it.get(GANG_SCHEDULING));
+            let expected = if why.is_empty() { "on".to_owned() } else { format!("off: {why}") };
+            assert_eq!(said, Some(expected));
+        }
+    }
+}
