@@ -74,6 +74,17 @@ pub fn observers() -> Result<Vec<Value>, ManifestError> {
     Ok(objects)
 }
 
+/// The rights, policies and priority of a controller with gang scheduling, which the component of
+/// this name adds to the overlay that acts.
+pub fn gang_scheduling() -> Result<Vec<Value>, ManifestError> {
+    objects(&gang_scheduling_component())
+}
+
+/// The directory of that component.
+pub fn gang_scheduling_component() -> PathBuf {
+    kustomize().join("components/gang-scheduling")
+}
+
 fn kustomize() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("kustomize")
 }

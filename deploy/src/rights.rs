@@ -11,6 +11,9 @@ pub const CONTROLLER_ROLE: &str = "ClusterRole/epilogue-controller";
 /// The controller's role for its lease.
 pub const ELECTION_ROLE: &str = "Role/epilogue-controller-lease";
 
+/// The controller's role with gang scheduling, which only the component of this name gives.
+pub const GANG_ROLE: &str = "ClusterRole/epilogue-controller-gang-scheduling";
+
 /// The agents' role in the whole cluster.
 pub const AGENT_ROLE: &str = "ClusterRole/epilogue-agent";
 /// The agents' role for the kubelets' leases.
@@ -198,6 +201,23 @@ pub const CONTROLLERS: [Right; 24] = [
         "epilogue-controller",
         "lead, renew, release",
     ),
+];
+
+/// API group of Workloads and PodGroups.
+const SCHEDULING: &str = "scheduling.k8s.io";
+
+/// What the controller may also do with gang scheduling.
+pub const GANGS: [Right; 10] = [
+    (GANG_ROLE, SCHEDULING, "workloads", "list", "", "fill the store of Workloads"),
+    (GANG_ROLE, SCHEDULING, "workloads", "watch", "", "keep the store of Workloads"),
+    (GANG_ROLE, SCHEDULING, "workloads", "get", "", "see whether a lost reply created it"),
+    (GANG_ROLE, SCHEDULING, "workloads", "create", "", "say which pods belong together"),
+    (GANG_ROLE, SCHEDULING, "workloads", "patch", "", "set the gang's new minCount"),
+    (GANG_ROLE, SCHEDULING, "podgroups", "list", "", "fill the store of PodGroups"),
+    (GANG_ROLE, SCHEDULING, "podgroups", "watch", "", "keep the store of PodGroups"),
+    (GANG_ROLE, SCHEDULING, "podgroups", "get", "", "see whether a lost reply created it"),
+    (GANG_ROLE, SCHEDULING, "podgroups", "create", "", "give the Job's pods their group"),
+    (GANG_ROLE, SCHEDULING, "podgroups", "patch", "", "set the gang's new minCount"),
 ];
 
 /// The agents' rights.

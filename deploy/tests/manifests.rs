@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use epilogue_common::names::{MANAGED_BY, job_option, opt_in};
-use epilogue_deploy::{args, enforce, files, manifests, objects, observers};
+use epilogue_deploy::{
+    args, enforce, files, gang_scheduling, gang_scheduling_component, manifests, objects, observers,
+};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, ValidatingAdmissionPolicy,
     ValidatingAdmissionPolicyBinding,
@@ -41,8 +43,8 @@ fn opt_in_directory() -> PathBuf {
 fn with_optional() -> Vec<Value> {
     let optional = [lint_directory(), opt_in_directory()];
     let optional = optional.map(|directory| objects(&directory).expect("must be readable"));
-    let observers = observers().expect("must be readable");
-    all().into_iter().chain(observers).chain(optional.into_iter().flatten()).collect()
+    let other = [observers(), gang_scheduling()].map(|it| it.expect("must be readable"));
+    all().into_iter().chain(other.into_iter().chain(optional).flatten()).collect()
 }
 
 /// The controller's object of a kind.
@@ -87,14 +89,15 @@ fn yaml_files(directory: &Path, found: &mut BTreeSet<PathBuf>) {
 #[test]
 fn every_file_is_applied() {
     let mut present = BTreeSet::new();
-    for directory in [enforce(), enforce().join("../../common"), enforce().join("../../../policy")]
-    {
+    let (common, policy) = (enforce().join("../../common"), enforce().join("../../../policy"));
+    for directory in [enforce(), common, policy, gang_scheduling_component()] {
         let directory = directory.canonicalize().expect("must be there");
         yaml_files(&directory, &mut present);
     }
     let observer = |program: &str| enforce().join("../../../policy/observer").join(program);
     let observers = [observer("agent"), observer("controller")];
-    let lists = [enforce(), lint_directory(), opt_in_directory()].into_iter().chain(observers);
+    let optional = [lint_directory(), opt_in_directory(), gang_scheduling_component()];
+    let lists = [enforce()].into_iter().chain(optional).chain(observers);
     let lists = lists.map(|list| files(&list).expect("must be readable"));
     let listed = lists.flatten();
     let listed = listed.map(|path| path.canonicalize().expect("must be there")).collect();
@@ -273,7 +276,7 @@ fn lines<'a>(account: &Value, rules: impl IntoIterator<Item = &'a Value>) -> BTr
 /// jobs/finalizers.
 #[test]
 fn flows_hold_the_calls_of_both_accounts_and_no_others() {
-    let all = all();
+    let all = [all(), gang_scheduling().expect("must be readable")].concat();
     let of_kind = |kind: &'static str| all.iter().filter(move |object| object["kind"] == kind);
     let mut flows = BTreeSet::new();
     for schema in of_kind("FlowSchema") {
@@ -283,9 +286,11 @@ fn flows_hold_the_calls_of_both_accounts_and_no_others() {
             let subjects = rule["subjects"].as_array().expect("must have subjects");
             let names = subjects.iter().map(|it| it["serviceAccount"]["name"].as_str());
             let names: Vec<&str> = names.flatten().collect();
-            // The accounts of both modes have one flow.
-            assert_eq!(names[1], format!("{}-observer", names[0]));
-            assert_eq!(names.len(), 2);
+            // The accounts of both modes have one flow. One that observes makes no PodGroup.
+            let observer = format!("{}-observer", names[0]);
+            let of_gangs = schema["metadata"]["name"] == "epilogue-gang-scheduling";
+            let observers = (!of_gangs).then_some(observer.as_str());
+            assert_eq!(names[1..], observers.into_iter().collect::<Vec<_>>());
             let rules = rule["resourceRules"].as_array().expect("must have rules");
             flows.extend(lines(&subjects[0]["serviceAccount"], rules));
         }

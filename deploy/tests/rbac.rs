@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use epilogue_deploy::rights::{
     AGENT_OBSERVER_ROLE, AGENT_ROLE, AGENTS, CONTROLLER_OBSERVER_ROLE, CONTROLLER_ROLE,
-    CONTROLLERS, ELECTION_ROLE, LEASE_ROLE, OBSERVER_ELECTION_ROLE, OBSERVER_LEASE_ROLE, OBSERVERS,
+    CONTROLLERS, ELECTION_ROLE, GANG_ROLE, GANGS, LEASE_ROLE, OBSERVER_ELECTION_ROLE,
+    OBSERVER_LEASE_ROLE, OBSERVERS,
 };
-use epilogue_deploy::{manifests, observers};
+use epilogue_deploy::{gang_scheduling, manifests, observers};
 use serde_json::{Value, json};
 
-/// The objects of both modes.
+/// The objects of both modes, and those of gang scheduling.
 fn all() -> Vec<Value> {
-    [manifests(), observers()].map(|it| it.expect("must be readable")).concat()
+    [manifests(), observers(), gang_scheduling()].map(|it| it.expect("must be readable")).concat()
 }
 
 fn strings(value: &Value) -> Vec<&str> {
@@ -47,7 +48,7 @@ fn rights(objects: &[Value]) -> BTreeSet<[String; 5]> {
 #[test]
 fn the_roles_give_what_the_table_says_and_nothing_else() {
     let given = rights(&all());
-    let table = || CONTROLLERS.iter().chain(&AGENTS).chain(&OBSERVERS);
+    let table = || CONTROLLERS.iter().chain(&GANGS).chain(&AGENTS).chain(&OBSERVERS);
     let needed: BTreeSet<[String; 5]> = table()
         .map(|(role, group, resource, verb, name, why)| {
             assert!(!why.is_empty());
@@ -95,6 +96,7 @@ fn each_role_is_bound_to_its_program_s_account_and_to_no_other() {
         [
             CONTROLLER_ROLE,
             ELECTION_ROLE,
+            GANG_ROLE,
             AGENT_ROLE,
             LEASE_ROLE,
             CONTROLLER_OBSERVER_ROLE,
@@ -105,6 +107,17 @@ fn each_role_is_bound_to_its_program_s_account_and_to_no_other() {
         .map(str::to_owned)
         .into()
     );
+}
+
+/// Without the component, and without a server that has the kinds, no right is there.
+#[test]
+fn the_rights_of_gang_scheduling_are_in_its_component_and_nowhere_else() {
+    let of_gangs = |[_, group, ..]: &&[String; 5]| group == "scheduling.k8s.io";
+    let everywhere = [manifests(), observers()].map(|it| it.expect("must be readable")).concat();
+    assert_eq!(rights(&everywhere).iter().find(of_gangs), None);
+    let component = rights(&gang_scheduling().expect("must be readable"));
+    assert_eq!(component.iter().filter(of_gangs).count(), component.len());
+    assert_eq!(component.len(), GANGS.len());
 }
 
 #[test]

@@ -122,6 +122,13 @@ impl Options {
         self
     }
 
+    /// With Workloads and PodGroups, and `spec.scheduling` of Jobs, which are off by default. Needs
+    /// [`GangScheduling`](crate::kubernetes::Feature::GangScheduling).
+    #[must_use]
+    pub fn gang_scheduling(self) -> Self {
+        self.api_server_flag(flags::GANG_GATES).api_server_flag(flags::GANG_APIS)
+    }
+
     /// Stores this resource (`/pods`, `batch/jobs`) in an etcd of its own, which begins with the
     /// first revision.
     #[must_use]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use epilogue_deploy::{manifests, objects, observers};
+use epilogue_deploy::{gang_scheduling, manifests, objects, observers};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
@@ -48,6 +48,14 @@ pub async fn apply_rights(client: &kube::Client) -> Result<(), LabError> {
         if !WORKLOADS.contains(&types.kind.as_str()) {
             apply(client, &types, manifest).await?;
         }
+    }
+    Ok(())
+}
+
+/// Applies the rights and policies of gang scheduling, after [`apply_rights`]. Idempotent.
+pub async fn apply_gang_scheduling(client: &kube::Client) -> Result<(), LabError> {
+    for manifest in &gang_scheduling().map_err(unreadable)? {
+        apply_object(client, manifest).await?;
     }
     Ok(())
 }

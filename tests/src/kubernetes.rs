@@ -23,6 +23,8 @@ pub enum Feature {
     OwnControllerManager,
     /// `MutatingAdmissionPolicy` in `admissionregistration.k8s.io/v1`, on by default.
     MutatingPolicies,
+    /// Workloads and PodGroups in `scheduling.k8s.io/v1beta1`, behind feature gates.
+    GangScheduling,
 }
 
 /// A text that names no version of the laboratory.
@@ -90,6 +92,7 @@ impl Version {
         match feature {
             Feature::OwnControllerManager => self.minor > 32,
             Feature::MutatingPolicies => self.minor > 35,
+            Feature::GangScheduling => self.minor > 36,
         }
     }
 
@@ -115,7 +118,8 @@ impl Version {
 
 impl Feature {
     /// All features.
-    pub const ALL: [Self; 2] = [Self::OwnControllerManager, Self::MutatingPolicies];
+    pub const ALL: [Self; 3] =
+        [Self::OwnControllerManager, Self::MutatingPolicies, Self::GangScheduling];
 
     /// Why a test that needs the feature does not run where it is missing.
     pub fn reason(self) -> &'static str {
@@ -124,6 +128,7 @@ impl Feature {
                 "the Go module proxy lacks modules of kube-controller-manager 1.32"
             }
             Self::MutatingPolicies => "MutatingAdmissionPolicy is in v1 from 1.36 on",
+            Self::GangScheduling => "scheduling.k8s.io/v1beta1 has Workloads from 1.37 on",
         }
     }
 
@@ -132,6 +137,7 @@ impl Feature {
         match self {
             Self::OwnControllerManager => "That of the next version runs there.",
             Self::MutatingPolicies => "The tests of `deploy/policy/opt-in` do not run there.",
+            Self::GangScheduling => "The tests of gang scheduling do not run there.",
         }
     }
 

@@ -84,13 +84,14 @@ pub struct NotRun {
 
 impl Reason {
     /// The list.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Rare,
         Self::HeldBefore,
         Self::NothingRecorded,
         Self::NotRoot,
         Self::Version(Feature::OwnControllerManager),
         Self::Version(Feature::MutatingPolicies),
+        Self::Version(Feature::GangScheduling),
         Self::NoPromtool,
         Self::NoBrowser,
         Self::NoPsi,
@@ -109,6 +110,7 @@ impl Reason {
             Self::NotRoot => "not-root",
             Self::Version(Feature::OwnControllerManager) => "no-own-controller-manager",
             Self::Version(Feature::MutatingPolicies) => "no-mutating-policies",
+            Self::Version(Feature::GangScheduling) => "no-gang-scheduling",
             Self::NoPromtool => "no-promtool",
             Self::NoBrowser => "no-browser",
             Self::NoPsi => "no-psi",
@@ -283,7 +285,7 @@ mod tests {
             (Machine { apt: false, ..all() }, &["no-promtool", "no-browser"]),
             (
                 Machine { kubernetes: oldest(), ..all() },
-                &["no-own-controller-manager", "no-mutating-policies"],
+                &["no-own-controller-manager", "no-mutating-policies", "no-gang-scheduling"],
             ),
             (Machine { psi: false, psi_trigger: false, ..all() }, &["no-psi", "no-psi-trigger"]),
             (Machine { psi_trigger: false, ..all() }, &["no-psi-trigger"]),

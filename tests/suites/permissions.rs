@@ -5,6 +5,7 @@ mod allowed;
 mod call;
 mod check;
 mod controller;
+mod gang_scheduling;
 mod observers;
 mod others;
 mod policies;

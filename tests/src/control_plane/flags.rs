@@ -13,6 +13,12 @@ pub const ALL_CONTROLLERS: &str = "*";
 pub const QUIET_CONTROLLERS: &str =
     "namespace-controller,garbage-collector-controller,serviceaccount-controller";
 
+/// kube-apiserver's feature gates for gang scheduling of Jobs.
+pub const GANG_GATES: &str = "--feature-gates=GenericWorkload=true,WorkloadWithJob=true";
+/// The APIs of these gates. Jobs contain types of the second one.
+pub const GANG_APIS: &str =
+    "--runtime-config=scheduling.k8s.io/v1beta1=true,scheduling.k8s.io/v1alpha3=true";
+
 /// Files and ports of one control plane.
 #[derive(Clone, Debug)]
 pub struct Layout {

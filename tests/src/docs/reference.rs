@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, ensure};
-use epilogue_deploy::rights::{AGENTS, CONTROLLERS, OBSERVERS};
+use epilogue_deploy::rights::{AGENTS, CONTROLLERS, GANGS, OBSERVERS};
 use tokio::process::Command;
 
 use super::metrics;
@@ -138,7 +138,7 @@ fn rights() -> String {
     let mut table =
         "| role | group | resource | verb | only | for |\n|---|---|---|---|---|---|\n".to_owned();
     for (role, group, resource, verb, only, why) in
-        CONTROLLERS.iter().chain(&AGENTS).chain(&OBSERVERS)
+        CONTROLLERS.iter().chain(&GANGS).chain(&AGENTS).chain(&OBSERVERS)
     {
         let group = if group.is_empty() { "core" } else { group };
         writeln!(table, "| {role} | {group} | `{resource}` | {verb} | {only} | {why} |")

@@ -75,6 +75,16 @@ async fn in_both_modes_the_chart_is_equal_to_each_overlay() {
     }
 }
 
+/// A controller that only observes makes no PodGroup, so there is an overlay for one mode only.
+#[tokio::test]
+async fn gang_scheduling_is_equal_to_its_overlay_and_adds_nothing_to_what_observes() {
+    let mut values = json!({"gangScheduling": {"enabled": true}});
+    assert_equal("base", rendered(&values).await, platforms::rendered("base").await);
+    values["mode"] = json!("enforce");
+    let directory = "overlays/enforce-gang-scheduling";
+    assert_equal(directory, rendered(&values).await, platforms::rendered(directory).await);
+}
+
 #[tokio::test]
 async fn one_half_of_the_chart_is_one_half_of_the_base() {
     for (half, other) in [("agent", "controller"), ("controller", "agent")] {

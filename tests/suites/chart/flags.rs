@@ -149,7 +149,11 @@ async fn notes_say_what_happens_now() {
     let pool = json!({"agent": {"pools": [
         {"name": "batch", "nodeSelector": {"a": "b"}, "mode": "enforce"},
     ]}});
-    let table: [(Value, &[&str]); 8] = [
+    let table: [(Value, &[&str]); 9] = [
+        (
+            json!({"mode": "enforce", "gangScheduling": {"enabled": true}}),
+            &["a Workload and a PodGroup", "scheduling.k8s.io/v1beta1"],
+        ),
         (json!({"optIn": {"enabled": true}}), &["the label epilogue.dev/jobs=managed"]),
         (
             json!({}),

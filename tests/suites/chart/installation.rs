@@ -50,11 +50,12 @@ fn may_read(hooks: &[Value]) -> BTreeSet<String> {
     all
 }
 
-fn table() -> [Value; 6] {
+fn table() -> [Value; 7] {
     let pools = json!([{"name": "batch", "nodeSelector": {"pool": "batch"}, "mode": "enforce"}]);
     [
         json!({}),
         json!({"mode": "enforce"}),
+        json!({"mode": "enforce", "gangScheduling": {"enabled": true}}),
         json!({"agent": {"pools": pools}}),
         json!({"agent": {"enabled": false}}),
         json!({"mode": "enforce", "controller": {"enabled": false}}),

@@ -21,7 +21,7 @@ fn everything() -> Value {
         "mode": "enforce", "scraping": {"enabled": true}, "service": {"enabled": true},
         "monitor": {"kind": "ServiceMonitor"}, "alerts": {"enabled": true},
         "dashboards": {"enabled": true}, "networkPolicy": {"enabled": true},
-        "optIn": {"enabled": true},
+        "optIn": {"enabled": true}, "gangScheduling": {"enabled": true},
         "agent": {"pools": [{"name": "a", "nodeSelector": {"pool": "a"}}]},
     })
 }

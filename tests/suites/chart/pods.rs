@@ -89,12 +89,15 @@ async fn common_labels_and_annotations_are_on_every_object_and_hook() {
         "scraping": {"enabled": true}, "monitor": {"kind": "ServiceMonitor"},
         "alerts": {"enabled": true}, "dashboards": {"enabled": true},
         "networkPolicy": {"enabled": true}, "optIn": {"enabled": true},
+        "gangScheduling": {"enabled": true},
     });
     let more = common.as_object().cloned().expect("a map");
     values.as_object_mut().expect("a map").extend(more);
     let (objects, hooks) = (rendered(&values).await, hooks(&common).await);
     assert!(objects.len() > 60 && hooks.len() == 18, "{}", hooks.len());
-    for object in objects.iter().chain(&hooks) {
+    values["mode"] = json!("enforce");
+    let acting = rendered(&values).await;
+    for object in objects.iter().chain(&acting).chain(&hooks) {
         let metadata = &object["metadata"];
         assert_eq!(metadata["labels"]["team"], "batch", "{}", named(object));
         assert_eq!(metadata["labels"]["app.kubernetes.io/part-of"], "epilogue");

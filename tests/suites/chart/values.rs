@@ -94,6 +94,11 @@ async fn an_invalid_value_has_an_error_that_names_the_field() {
             json!({"optIn": {"enabled": true}, "controller": {"enabled": false}}),
             &["optIn.enabled=true: expected controller.enabled=true"],
         ),
+        (
+            json!({"gangScheduling": {"enabled": true}, "controller": {"enabled": false}}),
+            &["gangScheduling.enabled=true: expected controller.enabled=true"],
+        ),
+        (json!({"gangScheduling": {"enable": true}}), &["'/gangScheduling'", "'enable' not"]),
         (json!({"image": {"digest": "abc"}}), &["'/image/digest'", "sha256:"]),
         (json!({"monitor": {"interval": "often"}}), &["'/monitor/interval'"]),
         (json!({"monitor": {"kind": "Probe"}}), &["'/monitor/kind'", "'ServiceMonitor'"]),
@@ -247,6 +252,29 @@ async fn each_switch_adds_or_removes_its_objects_and_no_others() {
     let without = names(&rendered(&json!({"namespaces": {"create": false}})).await);
     let namespaces = ["Namespace//epilogue-agents", "Namespace//epilogue-system"];
     assert_eq!(all.difference(&without).collect::<Vec<_>>(), namespaces);
+}
+
+#[tokio::test]
+async fn gang_scheduling_adds_rights_and_policies_to_a_controller_that_acts() {
+    let names = async |values: &Value| names(&rendered(values).await);
+    let acts = names(&json!({"mode": "enforce"})).await;
+    let mut values = json!({"mode": "enforce", "gangScheduling": {"enabled": true}});
+    let now = names(&values).await;
+    let added = [
+        "ClusterRole//epilogue-controller-gang-scheduling",
+        "ClusterRoleBinding//epilogue-controller-gang-scheduling",
+        "FlowSchema//epilogue-gang-scheduling",
+        "ValidatingAdmissionPolicy//epilogue-controller-gang-creates",
+        "ValidatingAdmissionPolicy//epilogue-controller-gang-pod-groups",
+        "ValidatingAdmissionPolicy//epilogue-controller-gang-workloads",
+        "ValidatingAdmissionPolicyBinding//epilogue-controller-gang-creates",
+        "ValidatingAdmissionPolicyBinding//epilogue-controller-gang-pod-groups",
+        "ValidatingAdmissionPolicyBinding//epilogue-controller-gang-workloads",
+    ];
+    assert_eq!(now.difference(&acts).collect::<Vec<_>>(), added);
+    assert!(acts.is_subset(&now));
+    values["apiPriority"] = json!({"enabled": false});
+    assert!(!names(&values).await.contains(added[2]), "it needs the priority level");
 }
 
 #[tokio::test]

@@ -42,7 +42,11 @@ pub(crate) struct World {
 impl World {
     /// Installs all of it, as `deploy/` says.
     pub(crate) async fn start(token: Token) -> Self {
-        let cluster = Cluster::of_tests("permissions").expect("the suite's cluster");
+        Self::on(Cluster::of_tests("permissions").expect("the suite's cluster"), token).await
+    }
+
+    /// The same on another cluster.
+    pub(crate) async fn on(cluster: Cluster, token: Token) -> Self {
         let admin = cluster.admin_client().await.expect("a client");
         install::apply_rights(&admin).await.expect("the rights");
         let default = json!({
