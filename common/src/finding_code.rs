@@ -56,6 +56,7 @@ codes! {
     JobNotTakenUp = "job-not-taken-up",
     ControllerWithoutLeader = "controller-without-leader",
     NamespaceNotWatched = "namespace-not-watched",
+    GangSchedulingOff = "gang-scheduling-off",
     // kubectl epilogue doctor: namespaces
     OptInWithoutPolicy = "opt-in-without-policy",
     OptInValueUnknown = "opt-in-value-unknown",

@@ -3,6 +3,7 @@
 
 pub mod announcement;
 pub mod finding_code;
+pub mod gang_scheduling;
 pub mod names;
 pub mod outcome;
 pub mod pod_end;

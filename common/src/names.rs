@@ -130,7 +130,8 @@ pub mod lease {
     pub const MODE: &str = "epilogue.dev/mode";
     /// Whether it runs Jobs: `true`, or `false` with `--mode=observe`.
     pub const RUNS_JOBS: &str = "epilogue.dev/runs-jobs";
-    /// Whether Jobs get Workloads and PodGroups: `on`, or `off: ` and why not.
+    /// Whether it makes the Workloads and PodGroups of Jobs: `on`, or `off: ` with the reason
+    /// (`gang_scheduling::GangScheduling`).
     pub const GANG_SCHEDULING: &str = "epilogue.dev/gang-scheduling";
 }
 

@@ -5,7 +5,8 @@ mod text;
 
 use std::path::PathBuf;
 
-use self::rules::{Finding, NodeVerdict, Omission, Scene, findings, node_report, omissions};
+use self::rules::{Finding, GangState, NodeVerdict, Omission, Scene};
+use self::rules::{findings, gang_state, node_report, omissions};
 use epilogue_common::finding_code::FindingCode;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -68,9 +69,11 @@ pub(crate) struct Lease(pub(crate) Option<LeaseName>);
 
 /// The JSON or YAML answer for a namespace.
 #[derive(Debug, Serialize)]
-struct Findings {
+struct Judgement {
     findings: Vec<Finding>,
     not_judged: Vec<Omission>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gang_scheduling: Option<GangState>,
 }
 
 /// Reads the name of a node, with or without `node/`.
@@ -116,9 +119,13 @@ async fn of_cluster(arguments: &Arguments, paint: Paint) -> anyhow::Result<Answe
     );
     let found = findings(&scene, lease, now);
     let code = u8::from(!found.is_empty());
-    let answer = Findings { findings: found, not_judged: omissions(&scene) };
+    let answer = Judgement {
+        findings: found,
+        not_judged: omissions(&scene),
+        gang_scheduling: gang_state(&scene, lease),
+    };
     let text = match arguments.output {
-        Output::Text => text::findings(&answer.findings, &answer.not_judged, now, paint),
+        Output::Text => text::findings(&answer, now, paint),
         Output::Json => serde_json::to_string_pretty(&answer)?,
         Output::Yaml => serde_yaml_ng::to_string(&answer)?,
     };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use epilogue_common::gang_scheduling::GangScheduling;
 use epilogue_common::names::lease;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
@@ -48,6 +49,8 @@ pub(crate) struct Setup {
     pub(crate) mode: Option<String>,
     /// Whether it runs Jobs: one that observes does not.
     pub(crate) runs_jobs: Option<bool>,
+    /// Whether it makes Workloads and PodGroups.
+    pub(crate) gang_scheduling: Option<GangScheduling>,
 }
 
 /// What is known of the controller.
@@ -58,7 +61,7 @@ pub(crate) enum Controller {
     /// Its lease was not read.
     NotRead,
     /// Its lease, if that exists.
-    Read(LeaseName, Option<LeaseSeen>),
+    Read(LeaseName, Option<Box<LeaseSeen>>),
 }
 
 impl FromStr for LeaseName {
@@ -153,6 +156,8 @@ impl Setup {
             namespaces: names.map(str::to_owned).collect(),
             mode: text(lease::MODE),
             runs_jobs: text(lease::RUNS_JOBS).and_then(|text| text.parse().ok()),
+            gang_scheduling: text(lease::GANG_SCHEDULING)
+                .and_then(|text| GangScheduling::read(&text)),
         }
     }
 
@@ -183,7 +188,7 @@ impl Controller {
                 && metadata["name"] == name.name.as_str()
         };
         let lease = objects.iter().find(is_it).map(LeaseSeen::read).transpose()?;
-        Ok(Self::Read(name.clone(), lease))
+        Ok(Self::Read(name.clone(), lease.map(Box::new)))
     }
 
     /// How it runs, or ran last; `None` if it has no lease that was read.
@@ -197,7 +202,7 @@ impl Controller {
     /// That no replica runs Jobs, and why; `None` if one does or nothing is known.
     pub(crate) fn idle(&self, now: Timestamp) -> Option<String> {
         let Self::Read(name, lease) = self else { return None };
-        runs_no_jobs(name, lease.as_ref(), now)
+        runs_no_jobs(name, lease.as_deref(), now)
     }
 
     /// Why it is not known whether it runs the Jobs without `spec.managedBy`, if it is not.
@@ -252,6 +257,18 @@ mod tests {
         let runs = |of: &str| setup.runs_unmanaged(of);
         assert_eq!((runs("a"), runs("c")), (Some(true), Some(false)));
         assert_eq!((of.idle(start()), of.doubt()), (None, None));
+    }
+
+    #[test]
+    fn the_lease_says_whether_gangs_are_scheduled() {
+        let of = |text: &str| {
+            let of = controller(&json!({"epilogue.dev/gang-scheduling": text}), "c_1", -5);
+            of.setup().expect("it is there").gang_scheduling.clone()
+        };
+        assert_eq!(of("on"), Some(GangScheduling::On));
+        let off = of("off: by a later reason");
+        assert_eq!(off.map(|it| it.to_string()).as_deref(), Some("off: by a later reason"));
+        assert_eq!((of(""), of("perhaps")), (None, None));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod completion;
 mod doctor;
 mod dump;
 mod explain;
+mod gang;
 mod kind;
 mod lease;
 mod leave;

@@ -1,8 +1,9 @@
 //! Runs `kubectl epilogue doctor` as a user does, on a dump.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const DUMP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor/dump.yaml");
 
@@ -39,6 +40,43 @@ fn a_dump_is_judged_for_machines() {
     assert_eq!(of("code"), codes);
     assert_eq!(found[0]["since"], "2026-11-21T10:05:30Z");
     assert_eq!(answer["not_judged"].as_array().map(Vec::len), Some(3), "{answer:#}");
+}
+
+/// A dump with a finished Job and the lease of a controller that says this of gang scheduling.
+fn dump_of_lease(file: &str, gang_scheduling: &str) -> String {
+    let lease = json!({
+        "kind": "Lease",
+        "metadata": {"namespace": "epilogue-system", "name": "epilogue-controller",
+                     "annotations": {"epilogue.dev/gang-scheduling": gang_scheduling}},
+        "spec": {"holderIdentity": "c_1", "leaseDurationSeconds": 15,
+                 "renewTime": "2026-11-21T12:00:00.000000Z"},
+    });
+    let job = json!({
+        "kind": "Job", "metadata": {"namespace": "work", "name": "done", "uid": "u"},
+        "spec": {"template": {}},
+        "status": {"conditions": [{"type": "Complete", "status": "True"}]},
+    });
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
+    let list = json!({"kind": "List", "items": [lease, job]});
+    std::fs::write(&path, list.to_string()).expect("the directory is there");
+    path.display().to_string()
+}
+
+#[test]
+fn the_answer_says_whether_gangs_are_scheduled_and_what_is_missing() {
+    let no_right = "off: the account may not list workloads of scheduling.k8s.io";
+    let off = dump_of_lease("gang-off.json", no_right);
+    let output = doctor(&["--filename", &off]);
+    assert_eq!(output.status.code(), Some(0), "a state, not a finding");
+    let text_of_off = text(&output);
+    assert!(text_of_off.contains(&format!("\ngang scheduling: {no_right}\n  -> give")));
+    let answer = text(&doctor(&["--filename", &off, "-o", "json"]));
+    let answer: Value = serde_json::from_str(&answer).expect("must be JSON");
+    assert_eq!(answer["gang_scheduling"]["state"], no_right);
+    let on = text(&doctor(&["--filename", &dump_of_lease("gang-on.json", "on")]));
+    assert!(on.contains("\ngang scheduling: on\n"), "{on}");
+    let other = text(&doctor(&["--filename", DUMP, "-o", "json"]));
+    assert!(!other.contains("gang_scheduling"), "{other}");
 }
 
 #[test]

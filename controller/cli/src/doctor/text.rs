@@ -1,6 +1,7 @@
 //! Formats findings and node reports as text for a terminal.
 
-use crate::doctor::rules::{Finding, NodeReport, Omission};
+use crate::doctor::Judgement;
+use crate::doctor::rules::{Finding, NodeReport};
 use epilogue_common::finding_code::docs_line;
 use jiff::Timestamp;
 
@@ -8,13 +9,9 @@ use crate::colour::Paint;
 
 const TITLES: [&str; 3] = ["SUBJECT", "SINCE", "PROBLEM"];
 
-/// The table of findings, then what could not be judged.
-pub(crate) fn findings(
-    found: &[Finding],
-    not_judged: &[Omission],
-    now: Timestamp,
-    paint: Paint,
-) -> String {
+/// The table of findings, then what could not be judged, and whether gangs are scheduled.
+pub(super) fn findings(answer: &Judgement, now: Timestamp, paint: Paint) -> String {
+    let Judgement { findings: found, not_judged, gang_scheduling } = answer;
     let mut lines = table(found, now, paint);
     if found.is_empty() {
         lines.push("nothing found".to_owned());
@@ -23,6 +20,11 @@ pub(crate) fn findings(
         lines.push(String::new());
         let omitted = not_judged.iter();
         lines.extend(omitted.map(|it| format!("not judged: {}  [{}]", it.text, it.code)));
+    }
+    if let Some(gangs) = gang_scheduling {
+        lines.push(String::new());
+        lines.push(format!("gang scheduling: {}", gangs.state));
+        lines.extend(gangs.remedy.map(|remedy| format!("  -> {remedy}")));
     }
     if !found.is_empty() || !not_judged.is_empty() {
         lines.push(String::new());

@@ -41,6 +41,8 @@ const LEASE: &[&str] = &[
     "metadata.annotations.epilogue.dev/manage-all-jobs",
     "metadata.annotations.epilogue.dev/watch-namespace",
     "metadata.annotations.epilogue.dev/mode",
+    "metadata.annotations.epilogue.dev/runs-jobs",
+    "metadata.annotations.epilogue.dev/gang-scheduling",
     "spec.holderIdentity",
     "spec.leaseDurationSeconds",
     "spec.renewTime",

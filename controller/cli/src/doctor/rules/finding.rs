@@ -42,6 +42,8 @@ pub(crate) enum Rule {
     UnservedJob,
     /// A Job that waits for what only people can change.
     WaitingJob,
+    /// Jobs that ask for a gang where the controller makes none.
+    GangSchedulingOff,
     /// A label of a namespace that changes nothing.
     LabelWithoutEffect,
     /// A live pod with a `DisruptionTarget` condition that is wrong.

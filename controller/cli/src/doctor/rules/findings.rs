@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::finding::{Finding, Omission};
 use super::scene::Scene;
-use super::{jobs, namespaces, nodes, pods, unprepared, waiting};
+use super::{gangs, jobs, namespaces, nodes, pods, unprepared, waiting};
 use crate::kind::Kind;
 use crate::lease::LeaseName;
 
@@ -15,6 +15,7 @@ pub(crate) fn findings(scene: &Scene, lease: Option<&LeaseName>, now: Timestamp)
     let mut found = pods::findings(scene, now);
     found.extend(jobs::findings(scene, lease, now));
     found.extend(waiting::findings(scene, now));
+    found.extend(gangs::findings(scene, lease));
     found.extend(namespaces::findings(scene));
     found.extend(nodes::findings(scene, now));
     found.extend(unprepared::findings(scene));

@@ -26,13 +26,17 @@ pub(super) fn findings(scene: &Scene, lease: Option<&LeaseName>, now: Timestamp)
     let setup = scene.setup(lease);
     let mut found: Vec<Finding> =
         open().filter(unserved).filter_map(|job| unserved_job(job, &setup, now)).collect();
-    let runs_all = |job: &Job| setup.runs_unmanaged(&job.key.namespace) == Some(true);
-    let ours = |job: &&Job| is_ours(job) || job.is_managed_by_upstream() && runs_all(job);
-    let ours: Vec<&Job> = open().filter(ours).collect();
+    let ours: Vec<&Job> = open().filter(|job| is_for_us(job, &setup)).collect();
     if let Some(lease) = lease.filter(|_| !ours.is_empty() && scene.has_read(Kind::Lease)) {
         found.extend(without_leader(scene, lease, &ours, now));
     }
     found
+}
+
+/// Whether a controller that runs so is the one for this Job.
+pub(super) fn is_for_us(job: &Job, setup: &Setup) -> bool {
+    let runs_all = || setup.runs_unmanaged(&job.key.namespace) == Some(true);
+    is_ours(job) || job.is_managed_by_upstream() && runs_all()
 }
 
 fn is_ours(job: &Job) -> bool {

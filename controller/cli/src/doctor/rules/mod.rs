@@ -6,6 +6,7 @@
 
 mod finding;
 mod findings;
+mod gangs;
 mod jobs;
 mod namespaces;
 mod node_check;
@@ -23,6 +24,7 @@ mod waiting;
 
 pub(crate) use finding::{Finding, Omission, Rule};
 pub(crate) use findings::{findings, omissions};
+pub(crate) use gangs::{GangState, gang_state};
 pub(crate) use jobs::not_watched;
 pub(crate) use node_check::NodeVerdict;
 pub(crate) use node_event::AGENT_REPORTER;

@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::node_event::NodeEvent;
 use super::node_seen::NodeSeen;
+use crate::gang::{Wish, wish};
 use crate::kind::Kind;
 use crate::lease::{LeaseName, LeaseSeen, Setup};
 use crate::waits::{FAILED_CREATE, Obstacle, of_pod};
@@ -40,6 +41,8 @@ pub(crate) struct Scene {
     state: ClusterState,
     pub(super) pods: Vec<PodSeen>,
     pub(super) jobs: HashMap<Uid, Arc<Job>>,
+    /// The Jobs that ask for a gang.
+    pub(super) gangs: HashMap<Uid, Wish>,
     pub(super) nodes: BTreeMap<String, NodeSeen>,
     pub(super) events: Vec<NodeEvent>,
     /// The events of pods that could not be created.
@@ -101,6 +104,7 @@ impl Scene {
             ),
             pods: Vec::new(),
             jobs: HashMap::new(),
+            gangs: HashMap::new(),
             nodes: BTreeMap::new(),
             events: Vec::new(),
             refusals: Vec::new(),
@@ -124,6 +128,7 @@ impl Scene {
             let job = checked(Kind::Job, &object, |object| WireJob::parse(object)?.view())?;
             let job = Arc::new(job);
             scene.shows(Event::Job(WatchEvent::Shown(Arc::clone(&job))), now);
+            scene.gangs.extend(wish(&object).map(|wish| (job.uid.clone(), wish)));
             scene.jobs.insert(job.uid.clone(), job);
         }
         scene.leases(take(Kind::Lease))?;

@@ -1,5 +1,6 @@
 //! Tests findings on clusters of a few objects.
 
+mod of_gangs;
 mod of_leases;
 mod of_one_node;
 mod unprepared;
@@ -83,6 +84,7 @@ fn scene_at(objects: Vec<Value>, now: Timestamp) -> Scene {
 fn assert_same(dumped: &Scene, seen: &Scene, now: Timestamp) {
     let lease = our_lease();
     assert_eq!(findings(dumped, Some(&lease), now), findings(seen, Some(&lease), now));
+    assert_eq!(gang_state(dumped, Some(&lease)), gang_state(seen, Some(&lease)));
     for node in seen.nodes.keys() {
         assert_eq!(node_report(dumped, node, now), node_report(seen, node, now));
     }

@@ -20,6 +20,9 @@ fn the_lease_says_whose_jobs_need_the_leader() {
         vec![job("x", json!({})), lease(all(), HOUR)],
         &["epilogue-controller runs all Jobs, as its lease says", "[job-not-taken-up]"],
     );
+    let observes = lease(json!({"epilogue.dev/runs-jobs": "false"}), HOUR);
+    let ours = managed("x", "epilogue.dev/job-controller");
+    assert_reported(vec![ours, observes], &["epilogue-controller only observes"]);
     let elsewhere = lease(json!({"epilogue.dev/watch-namespace": "a,b"}), HOUR);
     assert_reported(
         vec![managed("x", "epilogue.dev/job-controller"), elsewhere],
