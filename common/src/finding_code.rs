@@ -191,6 +191,10 @@ codes! {
     ReplacementPolicyInvalid = "replacement-policy-invalid",
     DeadlineBelowGrace = "deadline-below-grace",
     ParallelismOverQuota = "parallelism-over-quota",
+    // kubectl epilogue lint: gangs
+    GangNotMade = "gang-not-made",
+    SchedulingWithoutEffect = "scheduling-without-effect",
+    MinCountOverParallelism = "min-count-over-parallelism",
     // kubectl epilogue lint: annotations
     AnnotationUnknown = "annotation-unknown",
     AnnotationInvalid = "annotation-invalid",

@@ -46,6 +46,23 @@ impl<'a> Manifest<'a> {
         Some(Self { object, subject, job, prefix, is_ours })
     }
 
+    /// The Job, or the template of Jobs.
+    pub(super) fn job(&self) -> &'a Value {
+        self.job
+    }
+
+    /// Kind and name of the controller that the Job has, or will have.
+    pub(super) fn controller(&self) -> Option<(&'a str, &'a str)> {
+        let text = |value: &'a Value| value.as_str().unwrap_or("?");
+        let metadata = &self.object["metadata"];
+        if !self.prefix.is_empty() {
+            return Some(("CronJob", text(&metadata["name"])));
+        }
+        let mut owners = items(&metadata["ownerReferences"]);
+        let owner = owners.find(|owner| owner["controller"] == true)?;
+        Some((text(&owner["kind"]), text(&owner["name"])))
+    }
+
     /// The Job's spec.
     pub(super) fn spec(&self) -> &'a Value {
         &self.job["spec"]

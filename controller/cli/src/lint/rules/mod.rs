@@ -6,6 +6,7 @@ mod exit_codes;
 mod facts;
 mod failure_policy;
 mod finding;
+mod gang;
 mod limits;
 mod manifest;
 mod pod_template;
@@ -46,6 +47,7 @@ pub(crate) fn lint(objects: &[Value], facts: Facts) -> Report {
         report.findings.extend(shadowed::findings(&manifest));
         report.findings.extend(limits::findings(&manifest));
         report.findings.extend(pod_template::findings(&manifest));
+        report.findings.extend(gang::findings(&manifest));
         report.findings.extend(quota::findings(&manifest, &quotas));
     }
     report

@@ -90,6 +90,8 @@ fn one(object: Value, code: Code, severity: Severity, field: &str) -> Finding {
     found
 }
 
+mod of_gangs;
+
 #[test]
 fn a_mistyped_condition_type_gets_the_nearest_known_one() {
     let field = "spec.podFailurePolicy.rules[1].onPodConditions[0].type";
