@@ -31,7 +31,7 @@ pub(super) const GATES: [Gate; 11] = [
     gate("ServiceAccountTokenPodNodeInfo", "the agent's policies, for agents in pods", 29),
     gate("ServiceAccountTokenNodeBinding", "the agent's policies, for agents on the host", 29),
     gate("WatchList", "lists as a stream; without it the controller reads pages", 27),
-    gate("WorkloadWithJob", "gang scheduling of Jobs, which Epilogue does not have", 36),
+    gate("WorkloadWithJob", "gang scheduling of Jobs, with rights of its own", 36),
 ];
 
 /// What the API server says of the gates of the page.

@@ -113,7 +113,6 @@ pub const JOB: &[&str] = &[
     "spec.selector.matchExpressions[].operator",
     "spec.selector.matchExpressions[].values[]",
     "spec.scheduling.schedulingPolicy.basic{}",
-    "spec.scheduling.schedulingPolicy.gang.minCount",
     "spec.scheduling.schedulingConstraints.topology[].key",
     "spec.scheduling.disruptionMode.single{}",
     "spec.scheduling.disruptionMode.all{}",
