@@ -66,7 +66,7 @@ JobCondition: type=1s status=2s lastProbeTime=3Time lastTransitionTime=4Time rea
   message=6s
 UncountedTerminatedPods: succeeded=1*s failed=2*s
 PodFailurePolicy: rules=1*PodFailurePolicyRule
-PodFailurePolicyRule: action=1s onExitCodes=2PodFailurePolicyOnExitCodesRequirement
+PodFailurePolicyRule: name=4s action=1s onExitCodes=2PodFailurePolicyOnExitCodesRequirement
   onPodConditions=3*PodFailurePolicyOnPodConditionsPattern
 PodFailurePolicyOnExitCodesRequirement: containerName=1s operator=2s values=3*i
 PodFailurePolicyOnPodConditionsPattern: type=1s status=2s

@@ -1,12 +1,10 @@
 //! Applies `spec.podFailurePolicy`, which finds the rule that a failed pod matches (KEP-3329), and
 //! `spec.successPolicy`, which says whether the succeeded indexes suffice ([C11]).
 
-use k8s_openapi::api::batch::v1::{
-    PodFailurePolicy, PodFailurePolicyRule, SuccessPolicy, SuccessPolicyRule,
-};
+use k8s_openapi::api::batch::v1::{SuccessPolicy, SuccessPolicyRule};
 
 use super::IndexSet;
-use crate::view::{Container, ContainerKind, Pod, Terminated};
+use crate::view::{Container, ContainerKind, FailurePolicy, FailureRule, Pod, Terminated};
 
 /// The action of the first rule that matches a failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +40,7 @@ impl FailureAction {
 /// does, so that the failure counts.
 ///
 /// Rules with an unknown action or operator are skipped. ([F2])
-pub(super) fn rule_for(policy: &PodFailurePolicy, pod: &Pod) -> Option<(usize, FailureAction)> {
+pub(super) fn rule_for(policy: &FailurePolicy, pod: &Pod) -> Option<(usize, FailureAction)> {
     policy.rules.iter().enumerate().find_map(|(position, rule)| {
         let matched = match &rule.on_exit_codes {
             Some(_) => exit_code_match(rule, pod).map(|(container, ended)| {
@@ -74,10 +72,7 @@ pub(super) fn rule_for(policy: &PodFailurePolicy, pod: &Pod) -> Option<(usize, F
 /// DIVERGES(upstream): where another container has failed, no rule sees a sidecar's exit code. The
 /// kubelet ends sidecars after the others, often with 143 or 137, so the code says nothing of the
 /// failure. Upstream lets it match a rule like that of any init container. ([F3])
-fn exit_code_match<'a>(
-    rule: &PodFailurePolicyRule,
-    pod: &'a Pod,
-) -> Option<(&'a Container, Terminated)> {
+fn exit_code_match<'a>(rule: &FailureRule, pod: &'a Pod) -> Option<(&'a Container, Terminated)> {
     let wanted = rule.on_exit_codes.as_ref()?;
     let holds = |code: i32| match wanted.operator.as_str() {
         "In" => wanted.values.contains(&code),
@@ -96,7 +91,7 @@ fn exit_code_match<'a>(
 }
 
 /// The first condition of the pod that equals some pattern in type and status. ([F4])
-fn condition_match<'a>(rule: &PodFailurePolicyRule, pod: &'a Pod) -> Option<&'a str> {
+fn condition_match<'a>(rule: &FailureRule, pod: &'a Pod) -> Option<&'a str> {
     let patterns = rule.on_pod_conditions.as_ref()?;
     let condition = pod.conditions.iter().find(|condition| {
         patterns.iter().any(|pattern| {

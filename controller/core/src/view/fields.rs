@@ -100,6 +100,7 @@ pub const JOB: &[&str] = &[
     "spec.suspend",
     "spec.managedBy",
     "spec.podReplacementPolicy",
+    "spec.podFailurePolicy.rules[].name",
     "spec.podFailurePolicy.rules[].action",
     "spec.podFailurePolicy.rules[].onExitCodes.containerName",
     "spec.podFailurePolicy.rules[].onExitCodes.operator",

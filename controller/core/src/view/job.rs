@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use epilogue_common::names::{RESERVED_MANAGED_BY, job_condition};
 use jiff::Timestamp;
-use k8s_openapi::api::batch::v1::{JobCondition, JobStatus, PodFailurePolicy, SuccessPolicy};
+use k8s_openapi::api::batch::v1::{JobCondition, JobStatus, SuccessPolicy};
 
-use super::{JobScheduling, Selector, Source, Uid, Version};
+use super::{FailurePolicy, JobScheduling, Selector, Source, Uid, Version};
 use crate::workqueue::Key;
 
 /// Namespace and name of a Job.
@@ -72,7 +72,7 @@ pub struct JobSpec {
     /// Whether `podReplacementPolicy` is `Failed`.
     pub replaces_failed_only: bool,
     /// `podFailurePolicy`.
-    pub pod_failure_policy: Option<PodFailurePolicy>,
+    pub pod_failure_policy: Option<FailurePolicy>,
     /// `successPolicy`.
     pub success_policy: Option<SuccessPolicy>,
     /// `selector`.

@@ -1,5 +1,6 @@
 //! Defines the slim views of API objects that decisions read.
 
+mod failure_policy;
 pub mod fields;
 mod gc_facts;
 mod groups;
@@ -19,6 +20,7 @@ mod uid;
 mod whole_job;
 pub(crate) mod wire;
 
+pub use failure_policy::{FailurePolicy, FailureRule};
 pub use gc_facts::{GcFacts, Target};
 pub use groups::{GroupKey, GroupTemplate, PodGroup, Workload};
 pub use interner::Interner;

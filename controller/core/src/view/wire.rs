@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use epilogue_common::names::{GROUP_TEMPLATE_NAME, job_option};
-use k8s_openapi::api::batch::v1::{JobStatus, PodFailurePolicy, SuccessPolicy};
+use k8s_openapi::api::batch::v1::{JobStatus, SuccessPolicy};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use super::json::{Json, read, read_field, without_managed_fields};
 use super::lenient::{lean_metadata, lenient_time};
 use super::{
-    CompletionMode, Job, JobKey, JobScheduling, JobSpec, RestartPolicy, SchedulingSpec, Selector,
-    Source, TypedReference, UnknownFields, Version,
+    CompletionMode, FailurePolicy, Job, JobKey, JobScheduling, JobSpec, RestartPolicy,
+    SchedulingSpec, Selector, Source, TypedReference, UnknownFields, Version,
 };
 
 /// The most bytes of an option. The longest duration has fewer.
@@ -149,7 +149,7 @@ pub(super) struct WireJobSpec {
     pub(super) suspend: Option<bool>,
     pub(super) managed_by: Option<String>,
     pub(super) pod_replacement_policy: Option<String>,
-    pub(super) pod_failure_policy: Option<PodFailurePolicy>,
+    pub(super) pod_failure_policy: Option<FailurePolicy>,
     pub(super) success_policy: Option<SuccessPolicy>,
     pub(super) selector: Option<Selector>,
     pub(super) scheduling: Option<SchedulingSpec>,

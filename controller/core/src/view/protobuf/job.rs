@@ -2,8 +2,8 @@
 
 use epilogue_common::watch_event::Rejected;
 use k8s_openapi::api::batch::v1::{
-    JobCondition, JobStatus, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement,
-    PodFailurePolicyOnPodConditionsPattern, PodFailurePolicyRule, SuccessPolicy, SuccessPolicyRule,
+    JobCondition, JobStatus, PodFailurePolicyOnExitCodesRequirement,
+    PodFailurePolicyOnPodConditionsPattern, SuccessPolicy, SuccessPolicyRule,
     UncountedTerminatedPods,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -13,7 +13,9 @@ use prost::bytes::Bytes;
 use super::scheduling::SchedulingMessage;
 use super::{EntryMessage, MetaMessage, Text, TimeMessage, decoded, present, retain, text, time};
 use crate::view::wire::{WireJobSpec, job_view};
-use crate::view::{Job, JobScheduling, Selector, Source, UnknownFields};
+use crate::view::{
+    FailurePolicy, FailureRule, Job, JobScheduling, Selector, Source, UnknownFields,
+};
 
 /// The tag of `metadata.managedFields`.
 const MANAGED_FIELDS: u32 = 17;
@@ -100,6 +102,9 @@ struct FailureRuleMessage {
     on_exit_codes: Option<ExitCodesMessage>,
     #[prost(message, repeated, tag = "3")]
     on_pod_conditions: Vec<PatternMessage>,
+    /// No release has the field yet (KEP-4443); this is the next free tag.
+    #[prost(bytes = "vec", tag = "4")]
+    name: Text,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -275,7 +280,7 @@ fn selector(selector: SelectorMessage) -> Selector {
     )
 }
 
-fn failure_policy(policy: FailurePolicyMessage) -> PodFailurePolicy {
+fn failure_policy(policy: FailurePolicyMessage) -> FailurePolicy {
     let pattern = |it: PatternMessage| PodFailurePolicyOnPodConditionsPattern {
         type_: text(it.kind),
         status: it.status.map(text),
@@ -285,12 +290,13 @@ fn failure_policy(policy: FailurePolicyMessage) -> PodFailurePolicy {
         operator: text(it.operator),
         values: it.values,
     };
-    let rule = |it: FailureRuleMessage| PodFailurePolicyRule {
+    let rule = |it: FailureRuleMessage| FailureRule {
+        name: present(it.name),
         action: text(it.action),
         on_exit_codes: it.on_exit_codes.map(exit_codes),
         on_pod_conditions: filled(it.on_pod_conditions.into_iter().map(pattern)),
     };
-    PodFailurePolicy { rules: policy.rules.into_iter().map(rule).collect() }
+    FailurePolicy { rules: policy.rules.into_iter().map(rule).collect() }
 }
 
 fn success_policy(policy: SuccessPolicyMessage) -> SuccessPolicy {
@@ -516,11 +522,13 @@ mod tests {
                 action: "FailJob".into(),
                 on_exit_codes: Some(exit_codes),
                 on_pod_conditions: vec![],
+                name: "Broken".into(),
             },
             FailureRuleMessage {
                 action: "Ignore".into(),
                 on_exit_codes: None,
                 on_pod_conditions: vec![pattern],
+                name: Text::new(),
             },
         ];
         let success =
@@ -589,7 +597,7 @@ mod tests {
     #[test]
     fn protobuf_and_json_give_the_same_job() {
         let rules = json!([
-            {"action": "FailJob",
+            {"name": "Broken", "action": "FailJob",
              "onExitCodes": {"containerName": "main", "operator": "In", "values": [1, 255]}},
             {"action": "Ignore",
              "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]);
