@@ -81,6 +81,19 @@ pub mod job_condition {
     pub const DISRUPTIONS_IGNORED: &str = "epilogue.dev/DisruptionsIgnored";
 }
 
+/// Reasons of `FailureTarget` and `Failed`.
+pub mod job_reason {
+    /// A rule of `spec.podFailurePolicy` with the action FailJob matched.
+    pub const POD_FAILURE_POLICY: &str = "PodFailurePolicy";
+
+    /// The reason without the name or index of a rule, which `PodFailurePolicy_NAME` has.
+    /// (KEP-4443)
+    pub fn without_rule(reason: &str) -> &str {
+        let rest = reason.strip_prefix(POD_FAILURE_POLICY);
+        if rest.is_some_and(|rest| rest.starts_with('_')) { POD_FAILURE_POLICY } else { reason }
+    }
+}
+
 /// Annotations of a Job for options that its API lacks.
 pub mod job_option {
     /// Ignored failures beyond this many fail the Job.
@@ -98,8 +111,11 @@ pub mod job_option {
     pub const FORCE_FAIL_AFTER: &str = "epilogue.dev/force-fail-after";
     /// Pod GC deletes the older finished and counted pods of the running Job beyond this many.
     pub const FINISHED_PODS_KEPT: &str = "epilogue.dev/finished-pods-kept";
+    /// Names for the rules of `spec.podFailurePolicy`, separated by commas, in the reason of a Job
+    /// that one of them fails.
+    pub const POD_FAILURE_POLICY_NAMES: &str = "epilogue.dev/pod-failure-policy-names";
     /// All of them.
-    pub const ALL: [&str; 7] = [
+    pub const ALL: [&str; 8] = [
         DISRUPTION_LIMIT,
         BACKOFF_BASE,
         BACKOFF_MAX,
@@ -107,6 +123,7 @@ pub mod job_option {
         AVOID_FAILED_NODES,
         FORCE_FAIL_AFTER,
         FINISHED_PODS_KEPT,
+        POD_FAILURE_POLICY_NAMES,
     ];
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use controller_core::job::{Action, Cause, MetricEvent};
 use controller_core::view::{CompletionMode, Job};
-use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
+use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY, job_reason};
 use epilogue_common::pod_end::Counted;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -211,7 +211,7 @@ impl Metrics {
             MetricEvent::PodEnded { cause, counted } => self.pod_ended(*cause, *counted),
             MetricEvent::JobFinished { succeeded, reason } => {
                 let result = if *succeeded { "succeeded" } else { "failed" };
-                let reason = known(&KNOWN_REASONS, reason);
+                let reason = known(&KNOWN_REASONS, job_reason::without_rule(reason));
                 self.jobs_finished.with_label_values(&[mode, result, reason]).inc();
             }
         }
@@ -485,6 +485,8 @@ mod tests {
             metrics.external(&format!("example.com/{number}"));
             let reason = format!("reason-{number}");
             metrics.count(&odd, &MetricEvent::JobFinished { succeeded: false, reason });
+            let reason = format!("PodFailurePolicy_Name{number}");
+            metrics.count(&odd, &MetricEvent::JobFinished { succeeded: false, reason });
         }
         let page = page(&registry);
         for (series, value) in [
@@ -492,10 +494,14 @@ mod tests {
             (r#"by_external_controller_total{controller_name="listed.example/jobs"}"#, 1),
             (r#"by_external_controller_total{controller_name="other"}"#, 3),
             (r#"finished_total{completion_mode="other",reason="other",result="failed"}"#, 3),
+            (
+                r#"finished_total{completion_mode="other",reason="PodFailurePolicy",result="failed"}"#,
+                3,
+            ),
         ] {
             assert!(page.contains(&format!("{series} {value}\n")), "{series} {page}");
         }
-        assert!(!page.contains("example.com") && !page.contains("mode-1"), "{page}");
+        assert!(!["example.com", "mode-1", "Name1"].iter().any(|it| page.contains(it)), "{page}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use epilogue_common::names::job_reason::{POD_FAILURE_POLICY, without_rule};
 use jiff::Timestamp;
 
 use super::cause::{self, Cause, Ending};
@@ -123,8 +124,8 @@ pub(super) fn explained(verdict: Verdict, facts: &Facts) -> Verdict {
     }
     let mut text = verdict.message.clone();
     let ends = failures(facts);
-    match verdict.reason.as_str() {
-        "PodFailurePolicy" => of_rule(&mut text, facts),
+    match without_rule(&verdict.reason) {
+        POD_FAILURE_POLICY => of_rule(&mut text, facts),
         "BackoffLimitExceeded" => of_backoff_limit(&mut text, facts, &ends),
         "DisruptionLimitExceeded" => of_disruption_limit(&mut text, facts, &ends),
         "DeadlineExceeded" => of_deadline(&mut text, facts, &ends),

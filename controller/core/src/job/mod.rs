@@ -23,6 +23,7 @@ mod policies;
 mod progress;
 mod rejected;
 mod report;
+mod rule_names;
 mod status_plan;
 mod steps;
 mod tracking;
@@ -64,6 +65,7 @@ pub use policies::FailureAction;
 pub use progress::Progress;
 pub use rejected::is_rejected_by_node;
 pub use report::WaitsFor;
+pub use rule_names::RuleNames;
 pub use status_plan::{PodOutcomes, Settle, StatusPlan, plan_status, status_text};
 pub use steps::{
     Action, Answer, Call, Claim, ClaimKind, EventDraft, LiveJob, MetricEvent, PodDraft, Severity,

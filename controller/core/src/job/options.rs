@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use epilogue_common::names::job_condition::DISRUPTIONS_IGNORED;
 use epilogue_common::names::job_option::{
     AVOID_FAILED_NODES, BACKOFF_BASE, BACKOFF_MAX, DISRUPTION_LIMIT, FINISHED_PODS_KEPT,
-    PENDING_TIMEOUT,
+    PENDING_TIMEOUT, POD_FAILURE_POLICY_NAMES,
 };
 use jiff::SignedDuration;
 
 use super::census::Census;
 use super::input::Settings;
+use super::rule_names::RuleNames;
 use crate::go_duration::GoDuration;
 use crate::view::{Job, Uid};
 
@@ -36,6 +37,8 @@ pub struct Options {
     pub avoid_failed_nodes: bool,
     /// `epilogue.dev/finished-pods-kept`: pod GC deletes older finished and counted pods.
     pub finished_pods_kept: Option<u32>,
+    /// `epilogue.dev/pod-failure-policy-names`: how a reason names the rule that fails the Job.
+    pub rule_names: Option<RuleNames>,
     /// Values that could not be read, or are too short, for people.
     pub problems: Vec<String>,
 }
@@ -43,7 +46,13 @@ pub struct Options {
 impl Options {
     /// Reads the annotations of a Job.
     pub(super) fn read(job: &Job, settings: &Settings) -> Self {
-        Self::of(&job.annotations, settings.min_job_pod_failure_backoff)
+        let mut options = Self::of(&job.annotations, settings.min_job_pod_failure_backoff);
+        let rules = job.spec.pod_failure_policy.as_ref().map_or(0, |policy| policy.rules.len());
+        if let Some(problem) = options.rule_names.as_ref().and_then(|names| names.exceed(rules)) {
+            options.problems.push(problem);
+            options.rule_names = None;
+        }
+        options
     }
 
     /// Reads annotations; `backoff_min` is `--min-job-pod-failure-backoff`.
@@ -59,6 +68,7 @@ impl Options {
             pending_timeout: reader.duration(PENDING_TIMEOUT, PENDING_TIMEOUT_MIN),
             avoid_failed_nodes: reader.flag(AVOID_FAILED_NODES),
             finished_pods_kept: reader.number(FINISHED_PODS_KEPT),
+            rule_names: reader.rule_names(),
             problems: reader.problems,
         };
         if let (Some(base), Some(max)) = (options.backoff_base, options.backoff_max)
@@ -111,6 +121,11 @@ impl Reader<'_> {
 
     fn flag(&mut self, name: &str) -> bool {
         self.read(name, |text| text.parse().ok(), "true or false").unwrap_or(false)
+    }
+
+    fn rule_names(&mut self) -> Option<RuleNames> {
+        let text = self.annotations.get(POD_FAILURE_POLICY_NAMES)?;
+        RuleNames::parse(text).map_err(|problem| self.problems.push(problem)).ok()
     }
 
     fn read<T>(

@@ -218,6 +218,7 @@ fn decide_end(facts: &Facts) -> Option<Verdict> {
         per_index: facts.per_index(),
         disruptions: facts.disruptions.as_ref().map_or(0, |it| it.ignored),
         disruption_limit: facts.options.disruption_limit,
+        rule_names: facts.options.rule_names.as_ref(),
         now: facts.now,
     };
     verdict::decide(&facts.job, &evidence).map(|verdict| ends::explained(verdict, facts))

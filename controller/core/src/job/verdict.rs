@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::backoff::PerIndex;
 use super::census::Census;
 use super::policies::FailureAction;
+use super::rule_names::{self, RuleNames};
 use super::{IndexSet, census, policies};
 use crate::view::{Job, Pod, RestartPolicy};
 
@@ -62,6 +63,8 @@ pub(super) struct Evidence<'a> {
     pub disruptions: u32,
     /// `epilogue.dev/disruption-limit`.
     pub disruption_limit: Option<u32>,
+    /// `epilogue.dev/pod-failure-policy-names`.
+    pub rule_names: Option<&'a RuleNames>,
     pub now: Timestamp,
 }
 
@@ -70,7 +73,7 @@ pub(super) struct Evidence<'a> {
 pub(super) fn decide(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
     stored(job, End::Success)
         .or_else(|| stored(job, End::Failure))
-        .or_else(|| fail_job_rule(job, evidence.census))
+        .or_else(|| fail_job_rule(job, evidence))
         .or_else(|| backoff_limit(job, evidence.census))
         .or_else(|| disruption_limit(job, evidence))
         .or_else(|| active_deadline(job, evidence))
@@ -122,12 +125,14 @@ fn stored(job: &Job, end: End) -> Option<Verdict> {
 ///
 /// DIVERGES(upstream): a pod that has no finalizer fails no Job. If it was released as failed, the
 /// end is stored. If it was released as succeeded, upstream fails the Job once its phase turns.
-fn fail_job_rule(job: &Job, census: &Census) -> Option<Verdict> {
-    job.spec.pod_failure_policy.as_ref()?;
-    let mut failed = census.ended.iter().filter(|pod| census::is_failed(job, pod));
-    failed.find_map(|pod| match census::failure_action(job, pod) {
-        Some(FailureAction::FailJob(message)) => {
-            Some(verdict(End::Failure, "PodFailurePolicy", message))
+fn fail_job_rule(job: &Job, evidence: &Evidence<'_>) -> Option<Verdict> {
+    let policy = job.spec.pod_failure_policy.as_ref()?;
+    let mut failed = evidence.census.ended.iter().filter(|pod| census::is_failed(job, pod));
+    failed.find_map(|pod| match census::failure_rule(job, pod) {
+        Some((rule, FailureAction::FailJob(message))) => {
+            let names = evidence.rule_names;
+            let (reason, message) = rule_names::decided(policy, names, rule, message);
+            Some(verdict(End::Failure, &reason, message))
         }
         _ => None,
     })

@@ -85,6 +85,7 @@ pub const JOB: &[&str] = &[
     "metadata.annotations.epilogue.dev/finished-pods-kept",
     "metadata.annotations.epilogue.dev/force-fail-after",
     "metadata.annotations.epilogue.dev/pending-timeout",
+    "metadata.annotations.epilogue.dev/pod-failure-policy-names",
     "metadata.annotations.scheduling.k8s.io/group-template-name",
     "metadata.ownerReferences[].apiVersion",
     "metadata.ownerReferences[].kind",

@@ -18,6 +18,8 @@ use super::{
 
 /// The most bytes of an option. The longest duration has fewer.
 const OPTION_MAX: usize = 128;
+/// The same of `epilogue.dev/pod-failure-policy-names`: 20 names of 111 bytes, with commas.
+const NAMES_MAX: usize = 20 * 112 - 1;
 
 /// A pod as the API sends it, reduced to the fields of the view.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -178,9 +180,11 @@ struct WireTemplateSpec {
 fn own_annotations(all: Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
     let mut all = all.unwrap_or_default();
     all.retain(|name, _| job_option::ALL.contains(&name.as_str()));
-    for value in all.values_mut() {
-        if value.len() > OPTION_MAX {
-            value.truncate(value.floor_char_boundary(OPTION_MAX));
+    for (name, value) in &mut all {
+        let is_list = name == job_option::POD_FAILURE_POLICY_NAMES;
+        let max = if is_list { NAMES_MAX } else { OPTION_MAX };
+        if value.len() > max {
+            value.truncate(value.floor_char_boundary(max));
             value.push('…');
             value.shrink_to_fit();
         }

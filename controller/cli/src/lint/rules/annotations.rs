@@ -95,7 +95,10 @@ fn invalid(manifest: &Manifest<'_>, name: &str, value: &Value, path: &str) -> Op
         text.parse::<GoDuration>().is_err().then(invalid)?
     } else {
         let alone = BTreeMap::from([(name.to_owned(), text.to_owned())]);
-        let problem = options(&alone).problems.into_iter().next()?;
+        let options = options(&alone);
+        let rules = manifest.rules().count();
+        let exceed = || options.rule_names.as_ref().and_then(|names| names.exceed(rules));
+        let problem = options.problems.first().cloned().or_else(exceed)?;
         let prefix = format!("{name}: ");
         problem.strip_prefix(&prefix).unwrap_or(&problem).to_owned()
     };

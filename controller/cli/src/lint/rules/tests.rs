@@ -448,6 +448,8 @@ fn annotations_are_known_and_readable() {
         ("avoid-failed-nodes", json!("yes"), Code::AnnotationInvalid, "give true or false"),
         ("finished-pods-kept", json!("all"), Code::AnnotationInvalid, "give a number from 0"),
         ("force-fail-after", json!("soon"), Code::AnnotationInvalid, "give a duration"),
+        ("pod-failure-policy-names", json!("Exit-2"), Code::AnnotationInvalid, "give names in"),
+        ("pod-failure-policy-names", json!("A,B"), Code::AnnotationInvalid, "at most one name for"),
     ];
     for (name, value, code, remedy) in table {
         let name = format!("epilogue.dev/{name}");

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use epilogue_common::finding_code::FindingCode as Code;
+use epilogue_common::names::job_reason::{POD_FAILURE_POLICY, without_rule};
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use epilogue_common::pod_end::Counted;
 use jiff::Timestamp;
@@ -176,7 +177,7 @@ impl WireJob {
             let how = "its disruptions exceeded its disruption-limit";
             return Some((Basis::Seen, how.to_owned()));
         }
-        if reason == "PodFailurePolicy" {
+        if without_rule(reason) == POD_FAILURE_POLICY {
             return counted.named_by(failed);
         }
         let is_exact = reason == "BackoffLimitExceeded"

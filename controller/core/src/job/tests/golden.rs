@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::builders::{JobBuilder, PodBuilder, api, job, message, now, pod, sync};
 use crate::checks::fake_api::FakeApi;
-use crate::job::{Options, PodDraft, fail_pending_patch, is_ours, pod_body};
+use crate::job::{Options, PodDraft, RuleNames, fail_pending_patch, is_ours, pod_body};
 use crate::podgc::namespace::force_fail_after;
 use crate::view::FailureCounts;
 
@@ -142,6 +142,7 @@ fn the_options_of_each_former_version_are_read() {
             pending_timeout: Some(SignedDuration::from_secs(30)),
             avoid_failed_nodes: true,
             finished_pods_kept: Some(5),
+            rule_names: RuleNames::parse("Broken,,2").ok(),
             problems: Vec::new(),
         };
         assert_eq!(Options::of(&job.annotations, SignedDuration::ZERO), expected);

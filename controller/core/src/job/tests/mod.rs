@@ -24,6 +24,7 @@ mod pod_template;
 mod properties;
 mod rejected;
 mod replacement_policy;
+mod rule_names;
 mod scaling;
 mod sequences;
 mod size;

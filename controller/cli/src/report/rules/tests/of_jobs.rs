@@ -83,6 +83,8 @@ fn other_reasons_are_estimated_unless_the_condition_names_the_pod() {
     assert_jobs(in_place, vec![disrupted("a")], estimated);
     let policy = ignoring(failed_job(1, "PodFailurePolicy"));
     let named = &["job-failed-by-disruptions 1 seen would-have-acted"];
+    let by_name = ignoring(failed_job(1, "PodFailurePolicy_Evicted"));
+    assert_jobs(by_name, vec![disrupted("a")], named);
     assert_jobs(policy.clone(), vec![disrupted("a")], named);
     assert_jobs(policy, vec![disrupted("b")], &[]);
 }
