@@ -47,21 +47,30 @@ async fn fail_job_by_exit_code_ends_the_other_pods_and_then_the_job() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fail_job_by_condition_names_the_condition() {
+async fn fail_job_by_condition_names_the_condition_and_the_rule() {
     let bed = bed(&[]).await;
     let rules = [on_exit("Ignore", "In", &[1]), on_disruption("FailJob")];
-    bed.create(job("evicted").spec("podFailurePolicy", policy(&rules)).script("disrupt")).await;
-    let state = bed.finished("evicted", SOON).await;
-    assert_eq!((state.succeeded, state.failed), (0, 1));
-    let pods = bed.pods("evicted").await;
-    assert_eq!(pods.len(), 1);
-    let words = format!(
-        "PodFailurePolicy: Pod {}/{} has condition DisruptionTarget matching FailJob rule at \
-         index 1",
-        bed.namespace(),
-        pods[0].metadata.name.as_deref().expect("a pod has a name")
-    );
-    bed.failed_saying("evicted", &words, &["; pod evicted-", " was disrupted ("]).await;
+    let evicted = |name| job(name).spec("podFailurePolicy", policy(&rules)).script("disrupt");
+    let names = json!({"epilogue.dev/pod-failure-policy-names": ",Evicted"});
+    bed.create(evicted("named").metadata("annotations", names)).await;
+    bed.create(evicted("evicted")).await;
+    for (job, reason, named) in
+        [("evicted", "PodFailurePolicy", ""), ("named", "PodFailurePolicy_Evicted", " (Evicted)")]
+    {
+        let state = bed.finished(job, SOON).await;
+        assert_eq!((state.succeeded, state.failed), (0, 1));
+        let pods = bed.pods(job).await;
+        assert_eq!(pods.len(), 1);
+        let words = format!(
+            "{reason}: Pod {}/{} has condition DisruptionTarget matching FailJob rule at index \
+             1{named}",
+            bed.namespace(),
+            pods[0].metadata.name.as_deref().expect("a pod has a name")
+        );
+        let pod = format!("; pod {job}-");
+        bed.failed_saying(job, &words, &[&pod, " was disrupted ("]).await;
+        bed.events_say(job, &words).await;
+    }
     bed.stop().await;
 }
 

@@ -110,7 +110,9 @@ async fn create_all(bed: &Bed) {
         job("done"),
         job("over").spec("backoffLimit", 0).script("fail"),
         job("late").spec("activeDeadlineSeconds", 2).script("hang"),
-        with_policy("policy", "FailJob", "fail exit=42"),
+        // The label has the reason without the name.
+        with_policy("policy", "FailJob", "fail exit=42")
+            .metadata("annotations", json!({"epilogue.dev/pod-failure-policy-names": "Named"})),
         with_policy("ignored", "Ignore", "fail exit=42 times=1; succeed").spec("backoffLimit", 0),
         with_policy("counted", "Count", "fail exit=42 times=1; succeed"),
         job("again").script("fail times=1; succeed"),

@@ -141,6 +141,7 @@ async fn annotations_that_could_not_be_acted_on_are_refused() {
     // The API server takes a moment to apply a new policy.
     let unknown = with(json!({"epilogue.dev/backof-base": "5s"}));
     eventually("the refusal", SOON, async || answer(unknown.clone()).await, Option::is_some).await;
+    let names = |names: &str| json!({"epilogue.dev/pod-failure-policy-names": names});
     let refused = [
         (json!({"epilogue.dev/backof-base": "5s"}), "unknown epilogue.dev/backof-base"),
         (json!({"epilogue.dev/backoff-base": "5"}), "must be durations"),
@@ -153,10 +154,33 @@ async fn annotations_that_could_not_be_acted_on_are_refused() {
         (json!({"epilogue.dev/disruption-limit": "1"}), "add a rule with action Ignore"),
         (json!({"epilogue.dev/avoid-failed-nodes": "yes"}), "must be true or false"),
         (json!({"epilogue.dev/finished-pods-kept": "-1"}), "must be a number from 0 to"),
+        (names("A"), "at most one name for each rule"),
     ];
     for (annotations, words) in refused {
         let refusal = answer(with(annotations)).await.unwrap_or_default();
         assert!(refusal.contains(words), "{words}: {refusal}");
+    }
+    // What the core's tests refuse, and take.
+    let fail = json!({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}});
+    let policy = json!({"rules": [fail, fail]});
+    let named = |text: &str| with(names(text)).spec("podFailurePolicy", policy.clone());
+    let long = "n".repeat(112);
+    for (text, words) in [
+        ("Exit-10", "must be names in the order of the rules"),
+        ("Exit10, Exit11", "must be names in the order of the rules"),
+        ("Exit10:", "must be names in the order of the rules"),
+        (&long, "must be names in the order of the rules"),
+        (&"n".repeat(2240), "at most one name for each rule"),
+        ("A,,B", "at most one name for each rule"),
+        ("A,A", "a name of its own"),
+        ("1,A", "a number only to the rule at that index"),
+        ("00,A", "a number only to the rule at that index"),
+    ] {
+        let refusal = answer(named(text)).await.unwrap_or_default();
+        assert!(refusal.contains(words), "{text}: {refusal}");
+    }
+    for text in ["", "A", ",B", "a:b,c_", "0,1", &long[1..]] {
+        assert_eq!(answer(named(text)).await, None, "{text}");
     }
     let good = json!({"epilogue.dev/backoff-base": "1s500ms", "epilogue.dev/backoff-max": "1m30s"});
     assert_eq!(answer(with(good)).await, None);
