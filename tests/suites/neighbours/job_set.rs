@@ -1,6 +1,6 @@
 //! JobSets, by the real JobSet controller with its webhooks. Our controller runs their child Jobs.
 
-use kube::api::{Api, DynamicObject};
+use kube::api::{Api, DynamicObject, PostParams};
 use lab::bed::{Bed, JobState, SOON, is_active};
 use lab::eventually;
 use lab::neighbour::Neighbour;
@@ -47,6 +47,16 @@ impl Sets {
         let get = async || self.api.get(name).await.expect("the JobSet");
         let has = |set: &DynamicObject| conditions(set).iter().any(|it| it == condition);
         eventually(&format!("{name} is {condition}"), SOON, get, has).await
+    }
+
+    /// Waits until a JobSet fails with this reason, after so many restarts; the rule of this name
+    /// has failed its child `broken`.
+    async fn fails_by(&self, bed: &Bed, name: &str, reason: &str, rule: &str, restarted: u64) {
+        let set = self.has(name, &format!("Failed {reason}")).await;
+        assert_eq!(restarts(&set), restarted);
+        let broken = bed.conditions(&format!("{name}-broken-0")).await;
+        let says = format!("Failed=True PodFailurePolicy_{rule}: ");
+        assert!(broken.iter().any(|it| it.starts_with(&says)), "{broken:?}");
     }
 
     /// How often the JobSet has restarted its Jobs.
@@ -98,6 +108,8 @@ async fn rare_job_sets_end_as_they_must_and_count_each_pod_once() {
         Box::pin(fails_at_the_limit(&stage.bed, &ledger, "limited-default", Value::Null)),
         Box::pin(fails_by_its_policy(&stage.bed, "policy", ours())),
         Box::pin(fails_by_its_policy(&stage.bed, "policy-default", Value::Null)),
+        Box::pin(fails_by_the_name_of_a_rule(&stage.bed)),
+        Box::pin(restarts_by_the_name_of_a_rule(&stage.bed)),
         Box::pin(succeeds_by_its_policy(&stage.bed, "success", ours())),
         Box::pin(succeeds_by_its_policy(&stage.bed, "success-default", Value::Null)),
     );
@@ -208,6 +220,50 @@ async fn fails_by_its_policy(bed: &Bed, name: &str, managed_by: Value) {
     let broken = bed.conditions(&format!("{name}-broken-0")).await;
     assert!(broken.iter().any(|it| it.starts_with("Failed=True PodFailurePolicy")), "{broken:?}");
     no_pod_is_left(bed, &format!("{name}-others-0")).await;
+}
+
+/// The JobSet fails at once where the rule `BadInput` fails a child, with the exit code 42. The
+/// other rule is for the exit code 43.
+fn with_named_rules(name: &str, script: &str) -> Value {
+    let mut manifest = job_set(name, &ours(), &[("broken", script), ("others", "hang")]);
+    let on_exit =
+        |code| json!({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [code]}});
+    let child = &mut manifest["spec"]["replicatedJobs"][0]["template"];
+    child["metadata"]["annotations"] =
+        json!({"epilogue.dev/pod-failure-policy-names": "Retry,BadInput"});
+    child["spec"]["podFailurePolicy"] = json!({"rules": [on_exit(43), on_exit(42)]});
+    let unnamed = json!({"name": "unnamed", "action": "FailJobSet",
+                         "onJobFailureReasons": ["PodFailurePolicy"],
+                         "targetReplicatedJobs": ["broken"]});
+    let bad_input = json!({"name": "badInput", "action": "FailJobSet",
+                           "onJobFailureMessagePatterns": [r"rule at index [0-9]+ \(BadInput\)"]});
+    manifest["spec"]["failurePolicy"] = json!({"maxRestarts": 1, "rules": [unnamed, bad_input]});
+    manifest
+}
+
+/// JobSet's webhook takes no reason that names a rule, so a rule of JobSet matches the message.
+async fn fails_by_the_name_of_a_rule(bed: &Bed) {
+    let mut manifest = with_named_rules("bad-input", "fail exit=42");
+    let sets = Sets::of(bed, &manifest);
+    create(&sets.api, &manifest).await;
+    sets.fails_by(bed, "bad-input", "FailJobSetFailurePolicyAction", "BadInput", 0).await;
+    no_pod_is_left(bed, "bad-input-others-0").await;
+
+    manifest["metadata"]["name"] = "refused".into();
+    manifest["spec"]["failurePolicy"]["rules"][1] = json!({"name": "badInput", "action": "FailJobSet",
+               "onJobFailureReasons": ["PodFailurePolicy_BadInput"]});
+    let refused: DynamicObject = serde_json::from_value(manifest).expect("an object");
+    let refusal = sets.api.create(&PostParams::default(), &refused).await;
+    let refusal = refusal.expect_err("the webhook refuses it").to_string();
+    assert!(refusal.contains("'PodFailurePolicy_BadInput' in failure policy is not"), "{refusal}");
+}
+
+/// Neither rule of JobSet matches: one asks for another name, one for the reason without a name.
+async fn restarts_by_the_name_of_a_rule(bed: &Bed) {
+    let manifest = with_named_rules("retry", "fail exit=43");
+    let sets = Sets::of(bed, &manifest);
+    create(&sets.api, &manifest).await;
+    sets.fails_by(bed, "retry", "ReachedMaxRestarts", "Retry", 1).await;
 }
 
 /// One group decides; the JobSet deletes what still runs.
