@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use controller_core::job::{
-    Answer, Body, LiveJob, PodDraft, Resize, Resized, Step, WrittenPod, claim_patch,
+    Answer, Body, GroupStep, LiveJob, PodDraft, Resize, Resized, Step, WrittenPod, claim_patch,
     delete_options, fail_pending_patch, mark_fault_patch, pod_body, pod_group_body,
     remove_finalizer_patch, resize_patch, status_body, strip_patch, whole_status_body,
     workload_body,
@@ -119,25 +119,7 @@ impl Executor {
             Step::Claim(claim) => {
                 self.patch(&claim.pod, claim_patch(job, claim)).await.map(Answer::Pod)
             }
-            Step::CreateWorkload(draft) => {
-                let (path, body) = (group_path(WORKLOADS, job, None), workload_body(job, draft));
-                let created = self.call(Method::POST, &path, JSON, body, &WORKLOAD).await?;
-                Ok(Answer::Workload(Arc::new(created), true))
-            }
-            Step::FindWorkload(name) => {
-                let found = self.get(&group_path(WORKLOADS, job, Some(name)), &WORKLOAD).await?;
-                Ok(Answer::Workload(Arc::new(found), false))
-            }
-            Step::CreatePodGroup(draft) => {
-                let (path, body) = (group_path(POD_GROUPS, job, None), pod_group_body(job, draft));
-                let created = self.call(Method::POST, &path, JSON, body, &POD_GROUP).await?;
-                Ok(Answer::PodGroup(Arc::new(created), true))
-            }
-            Step::FindPodGroup(name) => {
-                let found = self.get(&group_path(POD_GROUPS, job, Some(name)), &POD_GROUP).await?;
-                Ok(Answer::PodGroup(Arc::new(found), false))
-            }
-            Step::Resize(resize) => self.resize(job, resize).await,
+            Step::Group(step) => self.group(job, step).await,
             Step::Create(draft) => self.create(job, draft).await.map(Answer::Pod),
             Step::Strip(pod) => self.patch(pod, strip_patch(pod)).await.map(Answer::Pod),
             Step::RemoveFinalizer(pod) => {
@@ -265,6 +247,30 @@ impl Executor {
         let content = body.content_type();
         let reply = self.send(Method::POST, &path, content, body.into_bytes(), &REPLY).await?;
         Ok(self.written(reply, floor))
+    }
+
+    async fn group(&self, job: &Job, step: &GroupStep) -> Outcome<Answer> {
+        match step {
+            GroupStep::CreateWorkload(draft) => {
+                let (path, body) = (group_path(WORKLOADS, job, None), workload_body(job, draft));
+                let created = self.call(Method::POST, &path, JSON, body, &WORKLOAD).await?;
+                Ok(Answer::Workload(Arc::new(created), true))
+            }
+            GroupStep::FindWorkload(name) => {
+                let found = self.get(&group_path(WORKLOADS, job, Some(name)), &WORKLOAD).await?;
+                Ok(Answer::Workload(Arc::new(found), false))
+            }
+            GroupStep::CreatePodGroup(draft) => {
+                let (path, body) = (group_path(POD_GROUPS, job, None), pod_group_body(job, draft));
+                let created = self.call(Method::POST, &path, JSON, body, &POD_GROUP).await?;
+                Ok(Answer::PodGroup(Arc::new(created), true))
+            }
+            GroupStep::FindPodGroup(name) => {
+                let found = self.get(&group_path(POD_GROUPS, job, Some(name)), &POD_GROUP).await?;
+                Ok(Answer::PodGroup(Arc::new(found), false))
+            }
+            GroupStep::Resize(resize) => self.resize(job, resize).await,
+        }
     }
 
     async fn resize(&self, job: &Job, resize: &Resize) -> Outcome<Answer> {

@@ -119,12 +119,7 @@ impl Metrics {
                 "The number of Pods created by the Job controller, by reason and outcome",
                 &["reason", "status"],
             )?,
-            // Counts syncs that make or follow Workloads and PodGroups.
-            scheduling_syncs: counter(
-                "job_scheduling_object_syncs_total",
-                "The number of syncs of the Workload and PodGroup of a Job, by result",
-                &["result"],
-            )?,
+            scheduling_syncs: scheduling_syncs(registry)?,
             // Counts syncs that were skipped because a watch was behind. ([M10])
             stale_skips: counter(
                 "stale_sync_skips_total",
@@ -246,6 +241,13 @@ fn sync_duration(registry: &Registry) -> prometheus::Result<HistogramVec> {
         HistogramOpts::from(named("job_sync_duration_seconds", "The time it took to sync a job"))
             .buckets(exponential_buckets(0.004, 2.0, 15)?);
     registered(registry, HistogramVec::new(options, &BY_SYNC)?)
+}
+
+/// The syncs that make or follow Workloads and PodGroups.
+fn scheduling_syncs(registry: &Registry) -> prometheus::Result<IntCounterVec> {
+    let help = "The number of syncs of the Workload and PodGroup of a Job, by result";
+    let options = named("job_scheduling_object_syncs_total", help);
+    registered(registry, IntCounterVec::new(options, &["result"])?)
 }
 
 /// The ends of pods, by what the events of their Jobs say.

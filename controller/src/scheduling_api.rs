@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use epilogue_common::gang_scheduling::{GangScheduling, OffReason};
 use epilogue_common::names::lease::GANG_SCHEDULING;
 use epilogue_common::names::media_type::JSON;
 use epilogue_common::outcome::{FailureKind, Outcome};
@@ -55,14 +56,6 @@ pub(crate) struct SchedulingApi {
     pub(crate) annotations: Option<Annotations>,
 }
 
-/// The answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Served {
-    Yes,
-    /// Not, for this reason.
-    No(String),
-}
-
 impl SchedulingApi {
     /// Asks, and watches what is served, until the token is cancelled.
     pub(crate) async fn run(self, token: CancellationToken) {
@@ -70,22 +63,23 @@ impl SchedulingApi {
             let mut served = self.first_answer().await;
             loop {
                 self.say(&served);
-                self.dispatch.serve_groups(served == Served::Yes);
+                self.dispatch.serve_groups(served == GangScheduling::On);
                 served = match served {
-                    Served::Yes => Box::pin(self.watch()).await,
-                    Served::No(_) => self.wait(&served).await,
+                    GangScheduling::On => Box::pin(self.watch()).await,
+                    GangScheduling::Off(_) => self.wait(&served).await,
                 };
             }
         };
         Box::pin(token.run_until_cancelled(working)).await;
     }
 
-    async fn first_answer(&self) -> Served {
+    async fn first_answer(&self) -> GangScheduling {
         loop {
             match self.ask().await {
                 Ok(served) => return served,
                 Err(failure) => {
-                    tracing::warn!(error = %failure, "cannot find out which scheduling API there is");
+                    let why = "cannot find out which scheduling API there is";
+                    tracing::warn!(error = %failure, "{why}");
                     tokio::time::sleep(FIRST).await;
                 }
             }
@@ -93,7 +87,7 @@ impl SchedulingApi {
     }
 
     /// Watches until the answer is another one.
-    async fn watch(&self) -> Served {
+    async fn watch(&self) -> GangScheduling {
         let watching = CancellationToken::new();
         let synced = [WORKLOADS, POD_GROUPS].map(|kind| HasSynced::new(self.watches.of(kind)));
         self.dispatch.set_group_watches(synced.each_ref().map(HasSynced::relist));
@@ -105,8 +99,8 @@ impl SchedulingApi {
         let handles = (watching.clone(), pod_groups);
         let pod_groups = informers::pod_groups(client(), namespace, dispatch(), handles);
         let served = tokio::select! {
-            served = self.wait(&Served::Yes) => served,
-            ((), ()) = async { tokio::join!(workloads, pod_groups) } => Served::Yes,
+            served = self.wait(&GangScheduling::On) => served,
+            ((), ()) = async { tokio::join!(workloads, pod_groups) } => GangScheduling::On,
         };
         for kind in [WORKLOADS, POD_GROUPS] {
             self.watches.forget(kind);
@@ -115,7 +109,7 @@ impl SchedulingApi {
     }
 
     /// Waits until the answer is another one.
-    async fn wait(&self, known: &Served) -> Served {
+    async fn wait(&self, known: &GangScheduling) -> GangScheduling {
         let mut pause = PERIOD;
         loop {
             tokio::select! {
@@ -134,45 +128,42 @@ impl SchedulingApi {
     }
 
     /// Says which answer there is.
-    fn say(&self, served: &Served) {
-        let text = match served {
-            Served::Yes => {
+    fn say(&self, served: &GangScheduling) {
+        match served {
+            GangScheduling::On => {
                 tracing::info!("gang scheduling is on: Jobs get Workloads and PodGroups");
-                "on".to_owned()
             }
-            Served::No(why) => {
-                tracing::info!(%why, "gang scheduling is off");
-                format!("off: {why}")
-            }
-        };
+            GangScheduling::Off(why) => tracing::info!(%why, "gang scheduling is off"),
+        }
         if let Some(annotations) = &self.annotations {
-            annotations.set(GANG_SCHEDULING, Some(text));
+            annotations.set(GANG_SCHEDULING, Some(served.to_string()));
         }
     }
 
     /// Whether the API serves both kinds, its Jobs can ask for them, and we may write them.
-    async fn ask(&self) -> Outcome<Served> {
-        let no = |why: &str| Ok(Served::No(why.to_owned()));
+    async fn ask(&self) -> Outcome<GangScheduling> {
+        let off = |why| Ok(GangScheduling::Off(why));
         let Some(resources) = self.get(SCHEDULING).await? else {
-            return no("the API server does not serve scheduling.k8s.io/v1beta1");
+            return off(OffReason::NotServed);
         };
         let resources = resources["resources"].as_array();
         let serves = |kind: &str| resources.into_iter().flatten().any(|it| it["name"] == kind);
         if !serves(WORKLOADS) || !serves(POD_GROUPS) {
-            return no("scheduling.k8s.io/v1beta1 of the API server has no Workloads");
+            return off(OffReason::NotServed);
         }
         let schema = self.get(OF_JOBS).await?;
         if schema.is_none_or(|schema| schema.pointer(FIELD).is_none()) {
-            return no("Jobs of the API server have no spec.scheduling");
+            return off(OffReason::NoField);
         }
         for (kind, verb) in
             [WORKLOADS, POD_GROUPS].into_iter().flat_map(|it| VERBS.map(|v| (it, v)))
         {
             if !self.may(kind, verb).await? {
-                return no(&format!("the controller may not {verb} {kind}.{GROUP}"));
+                tracing::debug!(verb, kind, "the account lacks a right");
+                return off(OffReason::NoRight);
             }
         }
-        Ok(Served::Yes)
+        Ok(GangScheduling::On)
     }
 
     /// What the API has at this path; `None` if there is nothing to be read there.
@@ -283,33 +274,26 @@ mod tests {
     async fn the_answer_names_what_is_missing() {
         const BOTH: Option<&[&str]> = Some(&["priorityclasses", "workloads", "podgroups"]);
         let rows = [
-            (Has { kinds: BOTH, field: true, refused: "" }, ""),
-            (
-                Has { kinds: None, field: true, refused: "" },
-                "the API server does not serve scheduling.k8s.io/v1beta1",
-            ),
+            (Has { kinds: BOTH, field: true, refused: "" }, None),
+            (Has { kinds: None, field: true, refused: "" }, Some(OffReason::NotServed)),
             (
                 Has { kinds: Some(&["priorityclasses"]), field: true, refused: "" },
-                "scheduling.k8s.io/v1beta1 of the API server has no Workloads",
+                Some(OffReason::NotServed),
             ),
-            (
-                Has { kinds: BOTH, field: false, refused: "" },
-                "Jobs of the API server have no spec.scheduling",
-            ),
+            (Has { kinds: BOTH, field: false, refused: "" }, Some(OffReason::NoField)),
             (
                 Has { kinds: BOTH, field: true, refused: "patch podgroups" },
-                "the controller may not patch podgroups.scheduling.k8s.io",
+                Some(OffReason::NoRight),
             ),
         ];
         for (has, why) in rows {
             let api = api(has);
             let served = api.ask().await.expect("an answer");
-            let expected = if why.is_empty() { Served::Yes } else { Served::No(why.to_owned()) };
+            let expected = why.map_or(GangScheduling::On, GangScheduling::Off);
             assert_eq!(served, expected);
             api.say(&served);
             let said = api.annotations.as_ref().and_then(|it| it.get(GANG_SCHEDULING));
-            let expected = if why.is_empty() { "on".to_owned() } else { format!("off: {why}") };
-            assert_eq!(said, Some(expected));
+            assert_eq!(said, Some(expected.to_string()));
         }
     }
 }

@@ -55,6 +55,7 @@ pub struct Options {
     audit: bool,
     api_server_flags: Vec<String>,
     controller_manager_flags: Vec<String>,
+    scheduler_flags: Vec<String>,
     apart: Option<String>,
 }
 
@@ -70,6 +71,7 @@ impl Options {
             audit: true,
             api_server_flags: Vec::new(),
             controller_manager_flags: Vec::new(),
+            scheduler_flags: Vec::new(),
             apart: None,
         }
     }
@@ -126,7 +128,11 @@ impl Options {
     /// [`GangScheduling`](crate::kubernetes::Feature::GangScheduling).
     #[must_use]
     pub fn gang_scheduling(self) -> Self {
-        self.api_server_flag(flags::GANG_GATES).api_server_flag(flags::GANG_APIS)
+        let with_scheduler = Self { scheduler_flags: vec![flags::GANG_GATES.to_owned()], ..self };
+        with_scheduler
+            .controller_manager_flag(flags::GANG_GATES)
+            .api_server_flag(flags::GANG_GATES)
+            .api_server_flag(flags::GANG_APIS)
     }
 
     /// Stores this resource (`/pods`, `batch/jobs`) in an etcd of its own, which begins with the
@@ -330,7 +336,8 @@ async fn start_processes(
         processes.push(start(GoProgram::ControllerManager, flags)?);
     }
     if options.scheduler {
-        processes.push(start(GoProgram::Scheduler, flags::scheduler(&layout))?);
+        let flags = flags::scheduler(&layout, &options.scheduler_flags);
+        processes.push(start(GoProgram::Scheduler, flags)?);
     }
     Ok((layout, processes))
 }

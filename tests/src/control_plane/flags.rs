@@ -13,7 +13,7 @@ pub const ALL_CONTROLLERS: &str = "*";
 pub const QUIET_CONTROLLERS: &str =
     "namespace-controller,garbage-collector-controller,serviceaccount-controller";
 
-/// kube-apiserver's feature gates for gang scheduling of Jobs.
+/// The feature gates of each component for gang scheduling of Jobs.
 pub const GANG_GATES: &str = "--feature-gates=GenericWorkload=true,WorkloadWithJob=true";
 /// The APIs of these gates. Jobs contain types of the second one.
 pub const GANG_APIS: &str =
@@ -167,8 +167,8 @@ pub fn controller_manager(layout: &Layout, controllers: &str, extra: &[String]) 
 }
 
 /// kube-scheduler.
-pub fn scheduler(layout: &Layout) -> Vec<String> {
-    vec![
+pub fn scheduler(layout: &Layout, extra: &[String]) -> Vec<String> {
+    let mut flags = vec![
         "kube-scheduler".into(),
         flag("kubeconfig", &layout.kubeconfig("kube-scheduler")),
         "--leader-elect=false".into(),
@@ -176,7 +176,9 @@ pub fn scheduler(layout: &Layout) -> Vec<String> {
         "--secure-port=0".into(),
         "--kube-api-qps=1000".into(),
         "--kube-api-burst=2000".into(),
-    ]
+    ];
+    flags.extend_from_slice(extra);
+    flags
 }
 
 #[cfg(test)]
@@ -199,7 +201,7 @@ mod tests {
             etcd(&layout()),
             api_server(&layout(), &[]),
             controller_manager(&layout(), ALL_CONTROLLERS, &[]),
-            scheduler(&layout()),
+            scheduler(&layout(), &[]),
         ];
         for flags in all {
             let loopback = |flag: &String| {

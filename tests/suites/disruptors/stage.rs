@@ -16,7 +16,7 @@ use lab::bed::{JobBuilder, JobState, has_finalizer, job};
 use lab::control_plane::flags::QUIET_CONTROLLERS;
 use lab::controller::{Controller, Setup};
 use lab::nodes::{self, Bind, SimulatedNodes};
-use lab::{ControlPlane, Namespace, Options, eventually, kubeconfig};
+use lab::{ControlPlane, Namespace, Options, eventually, install, kubeconfig};
 use serde_json::{Value, json};
 
 use super::pod_log::PodLog;
@@ -76,9 +76,31 @@ pub(crate) fn is_out_of_budget(error: &kube::Error) -> bool {
 
 impl Stage {
     pub(crate) async fn start() -> Self {
-        let controllers = format!("{DISRUPTORS},{QUIET_CONTROLLERS}");
-        let options = Options::unique("disruptors").controller_manager(&controllers).scheduler();
-        let control_plane = ControlPlane::start(options).await.expect("a control plane");
+        Self::on(Self::control_plane(Options::unique("disruptors"), "").await).await
+    }
+
+    /// With rights to Workloads and PodGroups, and one more controller of upstream's.
+    pub(crate) async fn with_gangs(options: Options, more: &str) -> Self {
+        let control_plane = Self::control_plane(options, more).await;
+        let client = control_plane.admin_client().await.expect("a client");
+        install::apply_rights(&client).await.expect("the rights");
+        install::apply_gang_scheduling(&client).await.expect("the rights to groups");
+        let stage = Self::on(control_plane).await;
+        let log = async || std::fs::read_to_string(stage.controller.log()).unwrap_or_default();
+        eventually("gang scheduling is on", LATER, log, |log| {
+            log.contains("gang scheduling is on")
+        })
+        .await;
+        stage
+    }
+
+    async fn control_plane(options: Options, more: &str) -> ControlPlane {
+        let controllers = format!("{DISRUPTORS},{QUIET_CONTROLLERS},{more}");
+        let options = options.controller_manager(controllers.trim_end_matches(',')).scheduler();
+        ControlPlane::start(options).await.expect("a control plane")
+    }
+
+    async fn on(control_plane: ControlPlane) -> Self {
         let cluster = control_plane.cluster();
         let namespace = Namespace::create(cluster).await.expect("a namespace");
         let path = control_plane.kubeconfig_path();
@@ -310,7 +332,7 @@ impl Budget {
 /// Whether the status is current, the healthy pods, and the disruptions that are allowed.
 type Seen = (bool, Option<i32>, Option<i32>);
 
-fn cpu(cpus: usize) -> Value {
+pub(crate) fn cpu(cpus: usize) -> Value {
     json!({"requests": {"cpu": cpus.to_string()}})
 }
 

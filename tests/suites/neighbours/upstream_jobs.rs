@@ -17,20 +17,13 @@ use tokio::process::Command;
 const FOCUS: &str = r"\[sig-apps\] Job ";
 
 /// Those that are left out, with the reason.
-const LEFT_OUT: [(&str, &str); 4] = [
-    ("should compile a Workload and PodGroup for a gang-scheduled Job", GANG),
-    ("should propagate an elastic gang minCount change to the Workload and PodGroup", GANG),
-    ("should create Workload and PodGroup for gang-eligible Job", GANG),
-    (
-        "containers restarted by container restart policy should not trigger PodFailurePolicy",
-        "a simulated node knows the restart policy of a pod, not that of a container",
-    ),
-];
-const GANG: &str =
-    "the controller makes no Workload and no PodGroup; both gates are off by default";
+const LEFT_OUT: [(&str, &str); 1] = [(
+    "containers restarted by container restart policy should not trigger PodFailurePolicy",
+    "a simulated node knows the restart policy of a pod, not that of a container",
+)];
 
 /// How the tests end if all others pass.
-const SUMMARY: &str = "30 Passed | 0 Failed | 0 Pending | ";
+const SUMMARY: &str = "33 Passed | 0 Failed | 0 Pending | ";
 
 /// What a container's first command with these words does. The first row that fits counts, and a
 /// command that fits none succeeds at once. The tests know nothing else of a container: files on a
@@ -109,11 +102,15 @@ fn the_tests_have_the_versions_of_the_control_plane() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rare_the_tests_of_kubernetes_itself_pass() {
     let tests = go_module::tests("upstream", ".", "upstream-jobs").await.expect("the tests");
-    let controllers = format!("{QUIET_CONTROLLERS},root-ca-certificate-publisher-controller");
-    let options = Options::unique("upstream-jobs").controller_manager(&controllers).scheduler();
+    let more = "root-ca-certificate-publisher-controller,podgroup-protection-controller";
+    let controllers = format!("{QUIET_CONTROLLERS},{more}");
+    let options = Options::unique("upstream-jobs").gang_scheduling();
+    let options = options.controller_manager(&controllers).scheduler();
     let control_plane = ControlPlane::start(options).await.expect("a control plane");
     let client = control_plane.admin_client().await.expect("a client");
     interpret(&client).await;
+    install::apply_rights(&client).await.expect("the rights");
+    install::apply_gang_scheduling(&client).await.expect("the rights to groups");
     let setup = Setup::debug(control_plane.dir()).argument("--manage-all-jobs");
     let cluster = control_plane.cluster();
     let mut controller =

@@ -215,11 +215,7 @@ impl FakeApi {
                 }
                 ClaimKind::Track => pod.tracked = true,
             }),
-            Step::CreateWorkload(_)
-            | Step::FindWorkload(_)
-            | Step::CreatePodGroup(_)
-            | Step::FindPodGroup(_)
-            | Step::Resize(_) => self.group(step),
+            Step::Group(step) => self.group(step),
             Step::Create(draft) => Ok(Answer::Pod(self.create(draft))),
             Step::Strip(pod) => {
                 self.check_version(&pod.uid, Some(pod.version))?;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::fake_api::FakeApi;
-use crate::job::{Answer, Resized, Step, pod_group_body, workload_body};
+use crate::job::{Answer, GroupStep, Resized, pod_group_body, workload_body};
 use crate::view::{PodGroup, Uid, Workload};
 
 impl FakeApi {
     /// Carries out a step on a Workload or a PodGroup. Only the Job's own have its name.
-    pub(super) fn group(&mut self, step: &Step) -> Outcome<Answer> {
+    pub(super) fn group(&mut self, step: &GroupStep) -> Outcome<Answer> {
         let version = self.next_version();
         let uid = Uid::from(&*format!("uid-{version}"));
         let job = Arc::clone(&self.job);
@@ -18,7 +18,7 @@ impl FakeApi {
             return Err(Failure::new(FailureKind::NotFound, "the API serves no Workloads"));
         };
         match step {
-            Step::CreateWorkload(draft) => {
+            GroupStep::CreateWorkload(draft) => {
                 if groups.workloads.iter().any(|it| *it.key.1 == *draft.name) {
                     return Err(exists(&draft.name));
                 }
@@ -28,11 +28,11 @@ impl FakeApi {
                 groups.workloads.push(Arc::clone(&created));
                 Ok(Answer::Workload(created, true))
             }
-            Step::FindWorkload(name) => {
+            GroupStep::FindWorkload(name) => {
                 let found = groups.workloads.iter().find(|it| *it.key.1 == **name);
                 found.map(|it| Answer::Workload(Arc::clone(it), false)).ok_or_else(|| gone(name))
             }
-            Step::CreatePodGroup(draft) => {
+            GroupStep::CreatePodGroup(draft) => {
                 if groups.pod_groups.iter().any(|it| *it.key.1 == *draft.name) {
                     return Err(exists(&draft.name));
                 }
@@ -42,11 +42,11 @@ impl FakeApi {
                 groups.pod_groups.push(Arc::clone(&created));
                 Ok(Answer::PodGroup(created, true))
             }
-            Step::FindPodGroup(name) => {
+            GroupStep::FindPodGroup(name) => {
                 let found = groups.pod_groups.iter().find(|it| *it.key.1 == **name);
                 found.map(|it| Answer::PodGroup(Arc::clone(it), false)).ok_or_else(|| gone(name))
             }
-            Step::Resize(resize) if resize.object == Resized::Workload => {
+            GroupStep::Resize(resize) if resize.object == Resized::Workload => {
                 let found = groups.workloads.iter_mut().find(|it| it.uid == resize.uid);
                 let workload = found.ok_or_else(|| gone(&resize.key.1))?;
                 let changed = Arc::make_mut(workload);
@@ -57,7 +57,7 @@ impl FakeApi {
                 }
                 Ok(Answer::Workload(Arc::clone(workload), false))
             }
-            Step::Resize(resize) => {
+            GroupStep::Resize(resize) => {
                 let found = groups.pod_groups.iter_mut().find(|it| it.uid == resize.uid);
                 let group = found.ok_or_else(|| gone(&resize.key.1))?;
                 test(group.min_count, resize.from)?;
@@ -65,7 +65,6 @@ impl FakeApi {
                 (changed.version, changed.min_count) = (version, Some(resize.to));
                 Ok(Answer::PodGroup(Arc::clone(group), false))
             }
-            _ => Err(Failure::new(FailureKind::Other, "not a step on a group")),
         }
     }
 

@@ -45,7 +45,7 @@ pub use ends::Ends;
 pub use facts::{Facts, Indexes};
 pub use group::body::{pod_group_body, resize_patch, workload_body};
 pub use group::{
-    GroupPlan, JobGroups, Management, PodGroupDraft, Resize, Resized, SchedulingGroup,
+    GroupPlan, GroupStep, JobGroups, Management, PodGroupDraft, Resize, Resized, SchedulingGroup,
     WorkloadDraft, WorkloadPlan,
 };
 pub use input::{

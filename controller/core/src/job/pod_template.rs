@@ -15,7 +15,6 @@ use serde_json::value::RawValue;
 
 use super::body::{Body, controller_reference};
 use super::group::SchedulingGroup;
-use super::group::body::owner;
 use super::steps::PodDraft;
 use crate::view::{Fields, Job, Json, Source, raw};
 
@@ -51,7 +50,8 @@ struct Additions<'a> {
     hostname: Option<String>,
     /// Nodes to avoid where possible.
     avoid: &'a [Arc<str>],
-    /// `spec.schedulingGroup`, which is an owner, too. ([B9])
+    /// `spec.schedulingGroup`. It is no owner of the pod: a PodGroup stays while it has pods, and
+    /// the garbage collector keeps a pod while it has an owner.
     group: Option<&'a SchedulingGroup>,
 }
 
@@ -132,9 +132,7 @@ fn json_pod(template: &Json, additions: &Additions<'_>) -> PodBody {
     let mut metadata = fields(&template, "metadata");
     metadata.retain(|field, _| ["annotations", "finalizers", "labels"].contains(&field.as_str()));
     metadata.insert("generateName".to_owned(), raw(&additions.generate_name));
-    let group = additions.group.map(|it| owner("PodGroup", &it.name, it.uid.as_str()));
-    let owners: Vec<_> = [controller_reference(additions.job)].into_iter().chain(group).collect();
-    metadata.insert("ownerReferences".to_owned(), raw(&owners));
+    metadata.insert("ownerReferences".to_owned(), raw(&[controller_reference(additions.job)]));
     insert(&mut metadata, "labels", &additions.labels);
     insert(&mut metadata, "annotations", &additions.annotations);
     add_finalizer(&mut metadata);

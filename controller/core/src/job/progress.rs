@@ -3,6 +3,8 @@
 //!
 //! The stages keep their order, which makes the counting exact: pods → flush → release → settle.
 
+mod group;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -12,15 +14,14 @@ use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::calls::{Calls, misplaced, pod};
 use super::end_events::PodEnded;
-use super::group::stage::{self as group_stage, Created};
-use super::group::{GroupPlan, PodGroupDraft, Resize, SchedulingGroup, WorkloadPlan};
+use super::group::{PodGroupDraft, Resize, SchedulingGroup};
 use super::input::{BackoffRecord, MemoryUpdate, Settings};
 use super::plan::{PodPlan, STALE_RETRY, SkipReason, earliest};
 use super::pod_stage::{PodResult, SlowStart};
 use super::pods::PodStage;
 use super::status_plan::{PodOutcomes, StatusPlan, plan_status};
 use super::steps::{
-    Answer, Call, ClaimKind, EventDraft, MetricEvent, PodDraft, SideEffect, Step, SyncResult,
+    Answer, Call, ClaimKind, EventDraft, MetricEvent, SideEffect, Step, SyncResult,
 };
 use super::verdict::{End, Verdict};
 use super::{adoption, pod_stage, status_plan, tracking};
@@ -35,7 +36,6 @@ pub struct Progress {
     stage: Stage,
     calls: Calls,
     side_effects: Vec<SideEffect>,
-    /// The scheduling group that new pods join.
     group: Option<Arc<SchedulingGroup>>,
     /// Whether admission takes a status only with the spec.
     repeats_spec: bool,
@@ -246,69 +246,6 @@ impl Progress {
         failure.map_or_else(|| self.begin_group(), stop)
     }
 
-    /// The scheduling group comes before the pods that join it. ([S11])
-    fn begin_group(&mut self) -> Next {
-        let creates = matches!(self.plan.pods, PodStage::Create(_));
-        let event = group_stage::not_grouped(&self.plan.group, &self.job, creates);
-        self.side_effects.extend(event.map(SideEffect::Event));
-        match self.plan.group.clone() {
-            GroupPlan::Nothing | GroupPlan::Alone(_) => self.begin_pods(),
-            GroupPlan::Create(WorkloadPlan::Create(draft)) => {
-                (Stage::Workload, vec![Step::CreateWorkload(draft)])
-            }
-            GroupPlan::Create(WorkloadPlan::Of(draft)) => pod_group(draft),
-            GroupPlan::Join(group, resizes) => {
-                self.group = Some(group);
-                let steps = resizes.iter().cloned().map(Step::Resize).collect();
-                (Stage::Resize(resizes), steps)
-            }
-            GroupPlan::Await(..) => (Stage::Done(None), Vec::new()),
-            GroupPlan::Refuse(problem) => {
-                self.count(MetricEvent::SchedulingObjectsSynced { ok: false });
-                stop(Failure::new(FailureKind::Invalid, problem))
-            }
-        }
-    }
-
-    fn workload_created(&mut self, outcomes: Vec<Outcome<Answer>>) -> Next {
-        match group_stage::workload(&self.job, answered(outcomes)) {
-            Ok((side_effects, draft)) => {
-                self.side_effects.extend(side_effects);
-                pod_group(draft)
-            }
-            Err(failure) => self.not_grouped("Workload", failure),
-        }
-    }
-
-    fn pod_group_created(&mut self, draft: &PodGroupDraft, outcomes: Vec<Outcome<Answer>>) -> Next {
-        match group_stage::created_group(&self.job, draft, answered(outcomes)) {
-            Ok((side_effects, Created::Group(group))) => {
-                self.side_effects.extend(side_effects);
-                self.group = Some(Arc::new(SchedulingGroup::of(&group)));
-                self.count(MetricEvent::SchedulingObjectsSynced { ok: true });
-                self.begin_pods()
-            }
-            Ok((_, Created::Taken(draft))) => pod_group(draft),
-            Err(failure) => self.not_grouped("PodGroup", failure),
-        }
-    }
-
-    /// A pod that starts before its group would never be in it, so the sync ends here.
-    fn not_grouped(&mut self, kind: &str, failure: Failure) -> Next {
-        let event = group_stage::not_created(kind, &self.job, &failure);
-        self.side_effects.extend(event.map(SideEffect::Event));
-        self.count(MetricEvent::SchedulingObjectsSynced { ok: false });
-        stop(failure)
-    }
-
-    fn resized(&mut self, resizes: &[Resize], outcomes: Vec<Outcome<Answer>>) -> Next {
-        let (side_effects, failure) = group_stage::resized(&self.job, resizes, outcomes);
-        self.side_effects.extend(side_effects);
-        self.count(MetricEvent::SchedulingObjectsSynced { ok: failure.is_none() });
-        self.pod_failure = failure;
-        self.begin_pods()
-    }
-
     fn begin_pods(&mut self) -> Next {
         if !self.plan.awaits_boots.is_empty() {
             let uids = self.plan.awaits_boots.iter().map(|pod| pod.uid.clone()).collect();
@@ -351,9 +288,8 @@ impl Progress {
         if let PodStage::Create(drafts) = &self.plan.pods
             && let Some(batch) = slow_start.next_batch()
         {
-            let group = &self.group;
-            let grouped = |draft: &PodDraft| PodDraft { group: group.clone(), ..draft.clone() };
-            let steps = drafts[batch].iter().map(grouped).map(Step::Create).collect();
+            let drafts = drafts[batch].iter().map(|draft| self.grouped(draft));
+            let steps = drafts.map(Step::Create).collect();
             return (Stage::Create(slow_start), steps);
         }
         let result = slow_start.result(&self.plan.facts);
@@ -557,17 +493,6 @@ impl Progress {
     fn count(&mut self, metric_event: MetricEvent) {
         self.side_effects.push(SideEffect::Count(metric_event));
     }
-}
-
-/// The outcome of the only call of a stage.
-fn answered(outcomes: Vec<Outcome<Answer>>) -> Outcome<Answer> {
-    let none = || Err(Failure::new(FailureKind::Other, "no call was made"));
-    outcomes.into_iter().next().unwrap_or_else(none)
-}
-
-fn pod_group(draft: PodGroupDraft) -> Next {
-    let step = Step::CreatePodGroup(draft.clone());
-    (Stage::PodGroup(draft), vec![step])
 }
 
 fn stop(failure: Failure) -> Next {

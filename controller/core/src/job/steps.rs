@@ -11,7 +11,7 @@ use epilogue_common::pod_end::Counted;
 
 use super::cause::Cause;
 use super::end_events::PodEnded;
-use super::group::{PodGroupDraft, Resize, SchedulingGroup, WorkloadDraft};
+use super::group::{GroupStep, SchedulingGroup};
 use super::input::{MemoryUpdate, WrittenPod};
 use super::node_fault::NodeFault;
 use crate::view::{FailureCounts, Job, Pod, PodGroup, Uid, Version, Workload};
@@ -25,16 +25,8 @@ pub enum Step {
     Claim(Claim),
     /// List the Job's pods from the API itself, because an earlier creation had no reply.
     ConfirmPods,
-    /// Create the Workload of the Job.
-    CreateWorkload(WorkloadDraft),
-    /// Read the Workload of this name, which exists already.
-    FindWorkload(String),
-    /// Create the PodGroup of the Job.
-    CreatePodGroup(PodGroupDraft),
-    /// Read the PodGroup of this name, which exists already.
-    FindPodGroup(String),
-    /// Change the size of a gang.
-    Resize(Resize),
+    /// Make, find or resize the scheduling group of the Job's pods.
+    Group(GroupStep),
     /// Create a pod.
     Create(PodDraft),
     /// Remove the tracking finalizer from a pod that is deleted next, so that it is not counted as
@@ -239,7 +231,11 @@ pub struct SyncResult {
 impl Step {
     /// Whether its body repeats what the Job keeps for its writes.
     pub fn repeats_source(&self) -> bool {
-        matches!(self, Self::Create(_) | Self::CreateWorkload(_) | Self::WriteStatus(_))
+        match self {
+            Self::Create(_) | Self::WriteStatus(_) => true,
+            Self::Group(step) => step.repeats_source(),
+            _ => false,
+        }
     }
 
     /// The status that it writes.
@@ -254,15 +250,9 @@ impl Step {
     /// because it came without the spec, and a Workload or PodGroup may have been created by a call
     /// whose reply was lost.
     pub(super) fn instead(&self, failure: &Failure) -> Option<Self> {
-        let exists = failure.kind == FailureKind::AlreadyExists;
         let status = match self {
             Self::WriteStatus(status) => status,
-            Self::CreateWorkload(draft) if exists => {
-                return Some(Self::FindWorkload(draft.name.clone()));
-            }
-            Self::CreatePodGroup(draft) if exists => {
-                return Some(Self::FindPodGroup(draft.name.clone()));
-            }
+            Self::Group(step) => return step.instead(failure).map(Self::Group),
             _ => return None,
         };
         let is_refusal = match failure.kind {

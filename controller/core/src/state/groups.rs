@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use epilogue_common::watch_event::WatchEvent;
 
+use super::ClusterState;
+use super::event::{Entry, Now, Reaction};
 use super::relist::Relist;
-use crate::job::JobGroups;
+use crate::job::{JobGroups, Versions};
 use crate::view::{GroupKey, Job, PodGroup, TypedReference, Uid, Version, Workload};
 
 /// An object that a Workload names as its controller, in its namespace.
@@ -41,6 +43,68 @@ impl<T> Default for Kept<T> {
     fn default() -> Self {
         let (by_key, list) = (BTreeMap::new(), Relist::default());
         Self { by_key, list, is_filled: false, is_early: false }
+    }
+}
+
+impl ClusterState {
+    /// From now on, the API serves Workloads and PodGroups to us, or does not. No Job is synced
+    /// until both have been listed. Returns what to enqueue.
+    pub fn serve_groups(&mut self, served: bool, now: &Now) -> Vec<Entry> {
+        if served == self.groups.is_some() {
+            return Vec::new();
+        }
+        self.groups = served.then(Groups::default);
+        self.jobs.forget_groups();
+        if served { Vec::new() } else { self.everything(now) }
+    }
+
+    /// Workloads and PodGroups are listed again before the next sync: another replica may have
+    /// made some.
+    pub fn expect_groups(&mut self) {
+        if let Some(groups) = &mut self.groups {
+            groups.expect_lists();
+        }
+    }
+
+    /// Whether all Workloads and PodGroups are known that the API serves.
+    pub(super) fn has_groups(&self) -> bool {
+        self.groups.as_ref().is_none_or(Groups::is_filled)
+    }
+
+    /// What concerns this Job; `None` where the API serves none.
+    pub(super) fn groups_of(&self, job: &Job) -> Option<JobGroups> {
+        self.groups.as_ref().map(|groups| groups.of_job(job))
+    }
+
+    /// Returns the version up to which the event proves the watch of Workloads. Jobs that follow a
+    /// Workload are synced.
+    pub(super) fn workload_event(
+        &mut self,
+        event: WatchEvent<Arc<Workload>>,
+        now: &Now,
+        reaction: &mut Reaction,
+    ) -> Versions {
+        let Some(groups) = &mut self.groups else { return Versions::default() };
+        let (workloads, changed) = groups.workload(event);
+        if groups.is_filled() {
+            self.jobs.workloads_changed(&changed, &self.pods, now, reaction);
+        }
+        Versions { workloads, ..Versions::default() }
+    }
+
+    /// Returns the version up to which the event proves the watch of PodGroups.
+    pub(super) fn pod_group_event(&mut self, event: WatchEvent<Arc<PodGroup>>) -> Versions {
+        let groups = self.groups.as_mut();
+        let pod_groups = groups.map(|groups| groups.pod_group(event)).unwrap_or_default();
+        Versions { pod_groups, ..Versions::default() }
+    }
+
+    /// Once both are listed, each Job is synced. Only a state without them is asked for them.
+    pub(super) fn follow_groups(&mut self, was_filled: bool, now: &Now, reaction: &mut Reaction) {
+        reaction.asks_for_group &= self.groups.is_none();
+        if was_filled != self.has_groups() {
+            reaction.entries = self.everything(now);
+        }
     }
 }
 

@@ -40,7 +40,7 @@ use crate::job::{Memory, MemoryUpdate, NodeBoots, Versions};
 use crate::job_pods::{JobPods, Kind};
 use crate::orphans::{Orphans, may_remove_finalizer};
 use crate::podgc::{Cause, Evidence, PodWrite, Settings, Verdict, Wake};
-use crate::view::{Interner, Job, JobKey, Phase, Pod, Uid, Version, WirePod, Workload};
+use crate::view::{Interner, Job, JobKey, Phase, Pod, Uid, Version, WirePod};
 use crate::workqueue::Moment;
 
 /// The interner drops unused strings after this many events.
@@ -54,7 +54,6 @@ pub struct ClusterState {
     jobs: Jobs,
     /// `None` without pod GC. Then no pods of others are kept.
     gc: Option<Gc>,
-    /// `None` where the API serves no Workloads and PodGroups.
     groups: Option<Groups>,
     awaited: Awaited,
     restores: u64,
@@ -82,25 +81,6 @@ impl ClusterState {
     /// may be in different etcds, whose versions do not compare. ([Q7], [Z2])
     pub fn expect_pods(&mut self) {
         self.jobs.expect_pods();
-    }
-
-    /// From now on, the API serves Workloads and PodGroups to us, or does not. No Job is synced
-    /// until both have been listed. Returns what to enqueue.
-    pub fn serve_groups(&mut self, served: bool, now: &Now) -> Vec<Entry> {
-        if served == self.groups.is_some() {
-            return Vec::new();
-        }
-        self.groups = served.then(Groups::default);
-        self.jobs.forget_groups();
-        if served { Vec::new() } else { self.everything(now) }
-    }
-
-    /// Workloads and PodGroups are listed again before the next sync: another replica may have
-    /// made some.
-    pub fn expect_groups(&mut self) {
-        if let Some(groups) = &mut self.groups {
-            groups.expect_lists();
-        }
     }
 
     /// Takes an event of the watch of pods as the API sends it.
@@ -133,15 +113,8 @@ impl ClusterState {
                 reaction.entries.extend(checks);
                 Versions::default()
             }
-            Event::Workload(event) => {
-                let workloads = self.workload_event(event, now, &mut reaction);
-                Versions { workloads, ..Versions::default() }
-            }
-            Event::PodGroup(event) => {
-                let groups = self.groups.as_mut();
-                let pod_groups = groups.map(|groups| groups.pod_group(event)).unwrap_or_default();
-                Versions { pod_groups, ..Versions::default() }
-            }
+            Event::Workload(event) => self.workload_event(event, now, &mut reaction),
+            Event::PodGroup(event) => self.pod_group_event(event),
             Event::Namespace(event) => {
                 if let Some(gc) = &mut self.gc {
                     gc.namespace(event);
@@ -151,10 +124,7 @@ impl ClusterState {
         };
         self.jobs.advance(versions, self.pod_list.is_open(), &mut reaction);
         self.follow_lists(kind, sign, now, &mut reaction);
-        reaction.asks_for_group &= self.groups.is_none();
-        if is_filled != self.has_groups() {
-            reaction.entries = self.everything(now);
-        }
+        self.follow_groups(is_filled, now, &mut reaction);
         debug_assert!(!self.is_check_due() || self.is_sound(), "an index is not what it indexes");
         reaction
     }
@@ -200,30 +170,8 @@ impl ClusterState {
         let boots = self.boots(&pods, now);
         let memory = Memory { boots, ..self.jobs.memory(&job.uid) };
         let (seen, counts_max) = (self.jobs.seen(), self.jobs.counts_max(now));
-        let groups = self.groups.as_ref().map(|groups| groups.of_job(&job));
-        let restores = self.restores;
+        let (groups, restores) = (self.groups_of(&job), self.restores);
         Some(Snapshot { job, pods, memory, groups, seen, counts_max, restores })
-    }
-
-    /// Whether all Workloads and PodGroups are known that the API serves.
-    fn has_groups(&self) -> bool {
-        self.groups.as_ref().is_none_or(Groups::is_filled)
-    }
-
-    /// Returns the version up to which the event proves the watch of Workloads. Jobs that follow a
-    /// Workload are synced.
-    fn workload_event(
-        &mut self,
-        event: WatchEvent<Arc<Workload>>,
-        now: &Now,
-        reaction: &mut Reaction,
-    ) -> Version {
-        let Some(groups) = &mut self.groups else { return Version::default() };
-        let (version, changed) = groups.workload(event);
-        if groups.is_filled() {
-            self.jobs.workloads_changed(&changed, &self.pods, now, reaction);
-        }
-        version
     }
 
     /// The boots of the nodes of failed pods that may be to be counted.

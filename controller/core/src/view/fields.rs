@@ -33,6 +33,7 @@ pub const POD: &[&str] = &[
     "spec.nodeName",
     "spec.restartPolicy",
     "spec.activeDeadlineSeconds",
+    "spec.schedulingGroup.podGroupName",
     "spec.containers[].restartPolicy",
     "spec.containers[].restartPolicyRules[].action",
     "spec.initContainers[].name",
@@ -69,7 +70,8 @@ pub const POD: &[&str] = &[
     "status.initContainerStatuses[].lastState.terminated.finishedAt",
 ];
 
-/// The fields of a Job. `{}` stands for an object of which only the presence is read. The labels that its selector names are read as well.
+/// The fields of a Job. `{}` stands for an object of which only the presence is read. The labels
+/// that its selector names are read as well.
 pub const JOB: &[&str] = &[
     "metadata.name",
     "metadata.namespace",

@@ -46,27 +46,14 @@ impl Interner {
     /// The owner that is the controller.
     pub(crate) fn owner(&mut self, references: Option<&[OwnerReference]>) -> Option<Arc<Owner>> {
         let mut references = references.into_iter().flatten();
-        let controller = references.find(|each| each.controller == Some(true));
-        controller.map(|each| self.shared(each))
-    }
-
-    /// The owner that is the PodGroup of the pod.
-    pub(crate) fn group(&mut self, references: Option<&[OwnerReference]>) -> Option<Arc<Owner>> {
-        let is_group = |each: &&OwnerReference| {
-            each.kind == "PodGroup" && each.api_version.starts_with("scheduling.k8s.io/")
-        };
-        let group = references.into_iter().flatten().find(is_group);
-        group.map(|each| self.shared(each))
-    }
-
-    fn shared(&mut self, each: &OwnerReference) -> Arc<Owner> {
+        let each = references.find(|each| each.controller == Some(true))?;
         let owner = Owner {
             api_version: each.api_version.as_str().into(),
             kind: each.kind.as_str().into(),
             name: each.name.as_str().into(),
             uid: each.uid.as_str().into(),
         };
-        intern(&mut self.owners, owner)
+        Some(intern(&mut self.owners, owner))
     }
 }
 

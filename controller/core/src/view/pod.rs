@@ -25,8 +25,8 @@ pub struct Pod {
     pub index_label: Option<Box<str>>,
     /// The owner reference with `controller: true`.
     pub owner: Option<Arc<Owner>>,
-    /// The owner reference to the PodGroup that `spec.schedulingGroup` names.
-    pub group: Option<Arc<Owner>>,
+    /// `spec.schedulingGroup.podGroupName`.
+    pub group: Option<Arc<str>>,
     /// `metadata.creationTimestamp`.
     pub created: Option<Timestamp>,
     /// `metadata.deletionTimestamp` and its grace.

@@ -48,7 +48,8 @@ impl WirePod {
         let mut labels = metadata.labels.unwrap_or_default();
         let index_label = labels.remove(COMPLETION_INDEX).map(String::into_boxed_str);
         let owner = interner.owner(metadata.owner_references.as_deref());
-        let group = interner.group(metadata.owner_references.as_deref());
+        let group = self.spec.scheduling_group.and_then(|group| group.pod_group_name);
+        let group = group.map(|name| interner.text(&name));
         let shown_running_since = shown_running_since(&self.status, &annotations);
         let conditions = self.status.conditions.unwrap_or_default();
         let ready = conditions.iter().find(|each| each.kind == READY).map(|each| ReadyCondition {

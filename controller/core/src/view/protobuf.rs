@@ -18,7 +18,8 @@ use prost::{DecodeError, Message};
 use super::Reply;
 use super::wire::{
     WireCondition, WireContainerSpec, WireContainerState, WireContainerStatus, WirePod,
-    WirePodSpec, WirePodStatus, WireRestartRule, WireRunning, WireTerminated, WireWaiting,
+    WirePodSpec, WirePodStatus, WireRestartRule, WireRunning, WireSchedulingGroup, WireTerminated,
+    WireWaiting,
 };
 
 pub(crate) use fields::retain;
@@ -107,6 +108,14 @@ struct SpecMessage {
     node_name: Text,
     #[prost(message, repeated, tag = "20")]
     init_containers: Vec<ContainerMessage>,
+    #[prost(message, optional, tag = "43")]
+    scheduling_group: Option<SchedulingGroupMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SchedulingGroupMessage {
+    #[prost(bytes = "vec", optional, tag = "1")]
+    pod_group_name: Option<Text>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -268,6 +277,9 @@ impl SpecMessage {
     fn wire(self) -> WirePodSpec {
         WirePodSpec {
             node_name: present(self.node_name),
+            scheduling_group: self
+                .scheduling_group
+                .map(|it| WireSchedulingGroup { pod_group_name: it.pod_group_name.map(text) }),
             restart_policy: present(self.restart_policy),
             active_deadline_seconds: self.active_deadline_seconds,
             containers: self.containers.into_iter().map(container).collect(),
@@ -432,6 +444,9 @@ mod tests {
                 containers: vec![container("main", "")],
                 restart_policy: "Never".into(),
                 active_deadline_seconds: Some(600),
+                scheduling_group: Some(SchedulingGroupMessage {
+                    pod_group_name: Some("group".into()),
+                }),
                 node_name: "node".into(),
                 init_containers: vec![ContainerMessage {
                     restart_policy_rules: vec![RestartRuleMessage {
@@ -475,6 +490,7 @@ mod tests {
                 "finalizers": ["batch.kubernetes.io/job-tracking"],
             },
             "spec": {
+                "schedulingGroup": {"podGroupName": "group"},
                 "nodeName": "node", "restartPolicy": "Never", "activeDeadlineSeconds": 600,
                 "containers": [{"name": "main"}],
                 "initContainers": [{"name": "sidecar", "restartPolicy": "Always",

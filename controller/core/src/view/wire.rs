@@ -39,10 +39,17 @@ pub(crate) struct WirePodSpec {
     pub(crate) node_name: Option<String>,
     pub(crate) restart_policy: Option<String>,
     pub(crate) active_deadline_seconds: Option<i64>,
+    pub(crate) scheduling_group: Option<WireSchedulingGroup>,
     #[serde(default)]
     pub(crate) containers: Vec<WireContainerSpec>,
     #[serde(default)]
     pub(crate) init_containers: Vec<WireContainerSpec>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WireSchedulingGroup {
+    pub(crate) pod_group_name: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

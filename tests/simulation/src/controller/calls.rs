@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use controller_core::job::{
-    Answer, Claim, LiveJob, NodeFault, PodPlan, Step, WrittenPod, mark_fault_patch,
+    Answer, Claim, GroupStep, LiveJob, NodeFault, PodPlan, Step, WrittenPod, mark_fault_patch,
 };
 use controller_core::view::{Job, JobKey, Pod};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
@@ -32,11 +32,7 @@ pub(crate) fn described(step: &Step) -> String {
         Step::ConfirmJob => "reads the Job".to_owned(),
         Step::ConfirmPods => "lists the Job's pods".to_owned(),
         Step::Claim(claim) => format!("claims {}: {:?}", claim.pod.uid, claim.kind),
-        Step::CreateWorkload(draft) => format!("creates Workload {}", draft.name),
-        Step::FindWorkload(name) => format!("reads Workload {name}"),
-        Step::CreatePodGroup(draft) => format!("creates PodGroup {}", draft.name),
-        Step::FindPodGroup(name) => format!("reads PodGroup {name}"),
-        Step::Resize(resize) => format!("changes {resize}"),
+        Step::Group(step) => step.to_string(),
         Step::Create(draft) => format!("creates a pod {:?}", draft.index),
         Step::Strip(pod) => format!("strips {} to delete it", pod.uid),
         Step::Delete(pod, None) => format!("deletes {}", pod.uid),
@@ -86,7 +82,12 @@ impl World {
             self.met(Met::Quota);
             return Fate::Refused(FailureKind::Forbidden);
         }
-        self.fate(matches!(step, Step::ConfirmJob | Step::ConfirmPods))
+        let reads = match step {
+            Step::ConfirmJob | Step::ConfirmPods => true,
+            Step::Group(step) => step.reads(),
+            _ => false,
+        };
+        self.fate(reads)
     }
 
     /// What happens to a call on its way. A read whose reply is lost has no effect.
@@ -155,6 +156,12 @@ impl World {
         }
     }
 
+    fn group(&mut self, planned: &Job, step: &GroupStep) -> Outcome<Answer> {
+        let answer = self.api.group(planned, step);
+        self.ledger.grouped(&self.api, planned, step, answer.is_ok());
+        answer
+    }
+
     /// `sure`: it is the process that leads.
     fn carry_out(
         &mut self,
@@ -178,19 +185,10 @@ impl World {
             },
             Step::ConfirmPods => Ok(Answer::Newest(self.api.newest_of(planned))),
             Step::Claim(claim) => self.claim(planned, claim),
-            Step::CreateWorkload(_)
-            | Step::FindWorkload(_)
-            | Step::CreatePodGroup(_)
-            | Step::FindPodGroup(_)
-            | Step::Resize(_) => {
-                let answer = self.api.group(planned, step);
-                self.ledger.grouped(&self.api, planned, step, answer.is_ok());
-                answer
-            }
+            Step::Group(step) => self.group(planned, step),
             Step::Create(draft) => {
                 let pod = self.api.create_pod(planned, draft);
                 self.ledger.created(&self.api, planned, &pod, sure);
-                self.ledger.joined(&self.api, planned, &pod);
                 Ok(Answer::Pod(written(&pod)))
             }
             Step::Strip(pod) => {

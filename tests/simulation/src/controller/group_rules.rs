@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controller_core::job::Step;
+use controller_core::job::GroupStep;
 use controller_core::view::{Job, Pod};
 
 use super::api::Api;
@@ -11,11 +11,13 @@ use super::situations::Met;
 
 impl Ledger {
     /// A call on a Workload or PodGroup of this Job has been carried out.
-    pub(super) fn grouped(&mut self, api: &Api, job: &Job, step: &Step, done: bool) {
+    pub(super) fn grouped(&mut self, api: &Api, job: &Job, step: &GroupStep, done: bool) {
         match step {
-            Step::CreatePodGroup(_) if done => self.met(Met::GroupMade),
-            Step::FindWorkload(_) | Step::FindPodGroup(_) if done => self.met(Met::GroupFound),
-            Step::Resize(_) if done => self.met(Met::GroupResized),
+            GroupStep::CreatePodGroup(_) if done => self.met(Met::GroupMade),
+            GroupStep::FindWorkload(_) | GroupStep::FindPodGroup(_) if done => {
+                self.met(Met::GroupFound);
+            }
+            GroupStep::Resize(_) if done => self.met(Met::GroupResized),
             _ => {}
         }
         let workloads = api.workloads.values().filter(|it| it.owner.as_ref() == Some(&job.uid));
@@ -32,7 +34,7 @@ impl Ledger {
     pub(super) fn joined(&mut self, api: &Api, job: &Job, pod: &Arc<Pod>) {
         let group = api.pod_groups.values().find(|it| it.owner.as_ref() == Some(&job.uid));
         let joins = pod.group.as_ref();
-        let fits = group.map(|it| &it.uid) == joins.map(|it| &it.uid);
+        let fits = group.map(|it| &it.key.1) == joins;
         if joins.is_some() {
             self.met(Met::GroupJoined);
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use controller_core::job::{Answer, Resized, Step, pod_group_body, workload_body};
+use controller_core::job::{Answer, GroupStep, Resized, pod_group_body, workload_body};
 use controller_core::view::{Job, PodGroup, Uid, Workload};
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
@@ -12,40 +12,39 @@ use super::api::{Api, Sighting};
 
 impl Api {
     /// Carries out a call on a Workload or a PodGroup.
-    pub(crate) fn group(&mut self, job: &Job, step: &Step) -> Outcome<Answer> {
+    pub(crate) fn group(&mut self, job: &Job, step: &GroupStep) -> Outcome<Answer> {
         match step {
-            Step::CreateWorkload(draft) => {
+            GroupStep::CreateWorkload(draft) => {
                 free(&self.workloads, &draft.name)?;
                 let read = Workload::read(&text(workload_body(job, draft))).map_err(invalid)?;
                 let workload = self.store_workload(read);
                 Ok(Answer::Workload(workload, true))
             }
-            Step::CreatePodGroup(draft) => {
+            GroupStep::CreatePodGroup(draft) => {
                 free(&self.pod_groups, &draft.name)?;
                 let read = PodGroup::read(&text(pod_group_body(job, draft))).map_err(invalid)?;
                 let group = self.store_pod_group(read);
                 Ok(Answer::PodGroup(group, true))
             }
-            Step::FindWorkload(name) => {
+            GroupStep::FindWorkload(name) => {
                 Ok(Answer::Workload(Arc::clone(found(&self.workloads, name)?), false))
             }
-            Step::FindPodGroup(name) => {
+            GroupStep::FindPodGroup(name) => {
                 Ok(Answer::PodGroup(Arc::clone(found(&self.pod_groups, name)?), false))
             }
-            Step::Resize(resize) if resize.object == Resized::Workload => {
+            GroupStep::Resize(resize) if resize.object == Resized::Workload => {
                 let mut workload = Workload::clone(found(&self.workloads, &resize.key.1)?);
                 let template = workload.templates.first_mut().ok_or_else(|| invalid("no path"))?;
                 test(&workload.uid, template.min_count, (&resize.uid, resize.from))?;
                 template.min_count = Some(resize.to);
                 Ok(Answer::Workload(self.store_workload(workload), false))
             }
-            Step::Resize(resize) => {
+            GroupStep::Resize(resize) => {
                 let mut group = PodGroup::clone(found(&self.pod_groups, &resize.key.1)?);
                 test(&group.uid, group.min_count, (&resize.uid, resize.from))?;
                 group.min_count = Some(resize.to);
                 Ok(Answer::PodGroup(self.store_pod_group(group), false))
             }
-            _ => Err(Failure::new(FailureKind::Other, "not a call on a group")),
         }
     }
 

@@ -137,6 +137,7 @@ impl Ledger {
             return;
         }
         self.met(Met::Creation);
+        self.joined(api, planned, pod);
         self.not_too_many(api, planned, pod);
         let loose = self
             .accounts

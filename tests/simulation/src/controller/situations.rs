@@ -131,11 +131,7 @@ impl World {
         self.met(match step {
             Step::ConfirmJob | Step::ConfirmPods => Met::CrashInConfirm,
             Step::Claim(_) => Met::CrashInClaim,
-            Step::CreateWorkload(_)
-            | Step::FindWorkload(_)
-            | Step::CreatePodGroup(_)
-            | Step::FindPodGroup(_)
-            | Step::Resize(_) => Met::CrashInGroup,
+            Step::Group(_) => Met::CrashInGroup,
             Step::Create(_) => Met::CrashInCreation,
             Step::Strip(_) => Met::CrashInStrip,
             Step::Delete(..) | Step::FailPending(_) | Step::MarkFault(_) => Met::CrashInDeletion,

@@ -57,11 +57,7 @@ impl State {
             Step::ConfirmJob => Err(Failure::new(FailureKind::Other, "no pod is adopted here")),
             Step::ConfirmPods => Ok(Answer::Newest(self.api.newest_of(planned))),
             Step::Claim(claim) => self.api.claim(planned, claim).map(|pod| written(&pod)),
-            Step::CreateWorkload(_)
-            | Step::FindWorkload(_)
-            | Step::CreatePodGroup(_)
-            | Step::FindPodGroup(_)
-            | Step::Resize(_) => self.api.group(planned, step),
+            Step::Group(step) => self.api.group(planned, step),
             Step::Create(draft) => {
                 let pod = self.api.create_pod(planned, draft);
                 self.history.created((&self.api, &self.running), planned, &pod, by, scope)?;

@@ -444,11 +444,7 @@ impl Digest<'_> {
                 self.put(10_u64);
                 self.read_pod(&fault.pod);
             }
-            Step::CreateWorkload(_)
-            | Step::FindWorkload(_)
-            | Step::CreatePodGroup(_)
-            | Step::FindPodGroup(_)
-            | Step::Resize(_) => {
+            Step::Group(_) => {
                 self.put(11_u64);
                 self.text(&described(&call.step));
             }

@@ -355,15 +355,9 @@ impl State {
             Step::FailPending(pod) | Step::MarkFault(NodeFault { pod, .. }) => {
                 self.api.pods.get(&pod.uid).is_some_and(|stored| stored.version == pod.version)
             }
-            Step::ConfirmJob
-            | Step::ConfirmPods
-            | Step::FindWorkload(_)
-            | Step::FindPodGroup(_) => false,
-            Step::Create(_)
-            | Step::Claim(_)
-            | Step::CreateWorkload(_)
-            | Step::CreatePodGroup(_)
-            | Step::Resize(_) => true,
+            Step::ConfirmJob | Step::ConfirmPods => false,
+            Step::Group(step) => !step.reads(),
+            Step::Create(_) | Step::Claim(_) => true,
         }
     }
 

@@ -9,11 +9,11 @@ use crate::job::body::controller_reference;
 use crate::job::pod_template::priority_class;
 use crate::view::{
     DisruptionMode, Fields, GangPolicy, Job, Nothing, ResourceClaim, SchedulingConstraints,
-    SchedulingPolicy, SchedulingSpec, TypedReference, raw,
+    SchedulingPolicy, SchedulingSpec, TypedReference, Workload, raw,
 };
 
 /// The version of the API that has both kinds.
-pub(in crate::job) const API_VERSION: &str = "scheduling.k8s.io/v1beta1";
+const API_VERSION: &str = "scheduling.k8s.io/v1beta1";
 /// The fields of a template that a PodGroup has, too.
 const OF_TEMPLATE: [&str; 6] = [
     "schedulingPolicy",
@@ -76,17 +76,15 @@ pub fn workload_body(job: &Job, draft: &WorkloadDraft) -> Vec<u8> {
     body.to_string().into_bytes()
 }
 
-/// The body that creates a PodGroup: the template as it came, with the reference to it. (W7)
+/// The body that creates a PodGroup: the template as it came, and where it is. (W7)
 pub fn pod_group_body(job: &Job, draft: &PodGroupDraft) -> Vec<u8> {
     let PodGroupDraft { workload, template, .. } = draft;
-    let mut owners = vec![controller_reference(job)];
-    if draft.is_own {
-        owners.push(owner("Workload", &workload.key.1, workload.uid.as_str()));
-    }
+    let of_workload = draft.is_own.then(|| workload_reference(workload));
+    let owners: Vec<_> = [controller_reference(job)].into_iter().chain(of_workload).collect();
     let mut spec: Fields = template.source.read();
     spec.retain(|field, _| OF_TEMPLATE.contains(&field.as_str()));
-    let reference = json!({"workloadName": &*workload.key.1, "templateName": &*template.name});
-    spec.insert("workloadRef".to_owned(), raw(&reference));
+    let template_of = json!({"workloadName": &*workload.key.1, "templateName": &*template.name});
+    spec.insert("workloadRef".to_owned(), raw(&template_of));
     let metadata = json!({
         "name": draft.name,
         "namespace": &*job.key.namespace,
@@ -107,9 +105,10 @@ fn body(kind: &str, metadata: &Value, spec: &Fields) -> Box<RawValue> {
     raw(&Object { api_version: API_VERSION, kind, metadata, spec })
 }
 
-/// A reference to an owner that is not the controller, and whose deletion waits for nothing.
-pub(in crate::job) fn owner(kind: &str, name: &str, uid: &str) -> Value {
-    json!({"apiVersion": API_VERSION, "kind": kind, "name": name, "uid": uid})
+/// The Workload as an owner that is not the controller, and whose deletion waits for nothing.
+fn workload_reference(workload: &Workload) -> Value {
+    let (name, uid) = (&*workload.key.1, workload.uid.as_str());
+    json!({"apiVersion": API_VERSION, "kind": "Workload", "name": name, "uid": uid})
 }
 
 /// The JSON patch of a size. It names the object's UID and the size that was read, so the API

@@ -11,6 +11,8 @@ pub(super) mod stage;
 use std::fmt;
 use std::sync::Arc;
 
+use epilogue_common::names::job_condition::SUSPENDED;
+use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::SignedDuration;
 
 use super::facts::Facts;
@@ -69,8 +71,21 @@ pub enum WorkloadPlan {
 pub struct SchedulingGroup {
     /// `metadata.name`.
     pub name: Arc<str>,
-    /// `metadata.uid`.
-    pub uid: Uid,
+}
+
+/// One call on the scheduling group of a Job.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GroupStep {
+    /// Create the Workload of the Job.
+    CreateWorkload(WorkloadDraft),
+    /// Read the Workload of this name, which exists already.
+    FindWorkload(String),
+    /// Create the PodGroup of the Job.
+    CreatePodGroup(PodGroupDraft),
+    /// Read the PodGroup of this name, which exists already.
+    FindPodGroup(String),
+    /// Change the size of a gang.
+    Resize(Resize),
 }
 
 /// A Workload to create, as far as `spec.scheduling` does not say it.
@@ -172,7 +187,7 @@ fn is_new(facts: &Facts) -> bool {
         && status.start_time.is_none()
         && status.succeeded.unwrap_or(0) == 0
         && status.failed.unwrap_or(0) == 0
-        && facts.job.condition(epilogue_common::names::job_condition::SUSPENDED).is_none()
+        && facts.job.condition(SUSPENDED).is_none()
 }
 
 /// A Job that is the root: it has a Workload of its own.
@@ -231,17 +246,22 @@ fn delegated(facts: &Facts, groups: &JobGroups, template: &str, is_new: bool) ->
             join(group, Resize::of_pod_group(group, template.min_count).into_iter().collect())
         }
         None if is_new => GroupPlan::Create(WorkloadPlan::Of(pod_group(workload, template, false))),
-        None => of_pods(facts),
+        None => GroupPlan::Nothing,
     }
 }
 
 /// The group that pods of the Job are in, where no watch shows it yet: another replica may have
 /// made both. It lives as long as they do.
+///
+/// Only the name that follows from the Job's UID counts. A pod that the Job has adopted may be in
+/// the group of another.
 fn of_pods(facts: &Facts) -> GroupPlan {
-    let group = facts.census.pods.iter().find_map(|pod| pod.group.as_ref());
-    group.map_or(GroupPlan::Nothing, |group| {
-        let (name, uid) = (Arc::clone(&group.name), group.uid.clone());
-        GroupPlan::Join(Arc::new(SchedulingGroup { name, uid }), Vec::new())
+    let own = draft(&facts.job, None);
+    let name = names::pod_group(&own.name, &own.template);
+    let mut groups = facts.census.pods.iter().filter_map(|pod| pod.group.as_ref());
+    groups.find(|group| ***group == *name).map_or(GroupPlan::Nothing, |group| {
+        let name = Arc::clone(group);
+        GroupPlan::Join(Arc::new(SchedulingGroup { name }), Vec::new())
     })
 }
 
@@ -296,7 +316,7 @@ fn join(group: &PodGroup, resizes: Vec<Resize>) -> GroupPlan {
 impl SchedulingGroup {
     /// That of this PodGroup.
     pub(super) fn of(group: &PodGroup) -> Self {
-        Self { name: Arc::clone(&group.key.1), uid: group.uid.clone() }
+        Self { name: Arc::clone(&group.key.1) }
     }
 }
 
@@ -339,6 +359,41 @@ impl Resize {
     ) -> Option<Self> {
         let (from, to) = from.zip(to).filter(|(from, to)| from != to)?;
         Some(Self { object, key, uid, from, to })
+    }
+}
+
+impl GroupStep {
+    /// Whether its body repeats what the Job keeps for its writes.
+    pub(super) fn repeats_source(&self) -> bool {
+        matches!(self, Self::CreateWorkload(_))
+    }
+
+    /// Whether it reads only.
+    pub fn reads(&self) -> bool {
+        matches!(self, Self::FindWorkload(_) | Self::FindPodGroup(_))
+    }
+
+    /// The step that follows once this one has failed: an earlier call, whose reply was lost, may
+    /// have created the object.
+    pub(super) fn instead(&self, failure: &Failure) -> Option<Self> {
+        let exists = failure.kind == FailureKind::AlreadyExists;
+        match self {
+            Self::CreateWorkload(draft) if exists => Some(Self::FindWorkload(draft.name.clone())),
+            Self::CreatePodGroup(draft) if exists => Some(Self::FindPodGroup(draft.name.clone())),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for GroupStep {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CreateWorkload(draft) => write!(formatter, "creates Workload {}", draft.name),
+            Self::FindWorkload(name) => write!(formatter, "reads Workload {name}"),
+            Self::CreatePodGroup(draft) => write!(formatter, "creates PodGroup {}", draft.name),
+            Self::FindPodGroup(name) => write!(formatter, "reads PodGroup {name}"),
+            Self::Resize(resize) => write!(formatter, "changes {resize}"),
+        }
     }
 }
 

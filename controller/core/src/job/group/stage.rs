@@ -122,7 +122,7 @@ pub(in crate::job) fn not_grouped(
 }
 
 fn created(kind: &str, name: &str, job: &Job) -> SideEffect {
-    let reason = format!("{kind}Created");
+    let reason = if kind == "Workload" { "WorkloadCreated" } else { "PodGroupCreated" };
     let message = format!("Created {kind} {name} for Job {}", job.key.name);
     SideEffect::Event(EventDraft::normal(reason, message))
 }

@@ -12,7 +12,6 @@ use prost::Message;
 use prost::bytes::Bytes;
 
 use super::{AVOID_WEIGHT, Additions, NODE_NAME, index_path};
-use crate::job::group::body::API_VERSION;
 use crate::view::{EntryMessage, Job, retain};
 
 /// The tags of the template's metadata that a pod gets: labels, annotations, finalizers.
@@ -228,20 +227,9 @@ fn meta_message(additions: &Additions<'_>, finalizers: &[Bytes]) -> MetaMessage 
         generate_name: additions.generate_name.clone(),
         labels: entries(&additions.labels),
         annotations: entries(&additions.annotations),
-        owner_references: owner_messages(additions),
+        owner_references: vec![owner_message(additions.job)],
         finalizers: (!is_tracked).then(|| TRACKING_FINALIZER.to_owned()).into_iter().collect(),
     }
-}
-
-fn owner_messages(additions: &Additions<'_>) -> Vec<OwnerMessage> {
-    let group = additions.group.map(|group| OwnerMessage {
-        kind: "PodGroup".to_owned(),
-        name: group.name.to_string(),
-        uid: group.uid.to_string(),
-        api_version: API_VERSION.to_owned(),
-        ..OwnerMessage::default()
-    });
-    [owner_message(additions.job)].into_iter().chain(group).collect()
 }
 
 fn owner_message(job: &Job) -> OwnerMessage {

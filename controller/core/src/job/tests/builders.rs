@@ -412,11 +412,7 @@ fn effects(api: &FakeApi, trace: Trace) -> Effects {
             Step::ConfirmJob
             | Step::ConfirmPods
             | Step::Claim(_)
-            | Step::CreateWorkload(_)
-            | Step::FindWorkload(_)
-            | Step::CreatePodGroup(_)
-            | Step::FindPodGroup(_)
-            | Step::Resize(_)
+            | Step::Group(_)
             | Step::FailPending(_)
             | Step::MarkFault(_) => {}
         }

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::builders::{JobBuilder, PodBuilder, ago, api, check, job, outage, pod, sync, sync_with};
 use crate::checks::fake_api::FakeApi;
 use crate::job::{
-    Answer, GroupPlan, JobGroups, MetricEvent, SideEffect, Step, pod_body, pod_group_body,
-    workload_body,
+    Answer, GroupPlan, GroupStep, JobGroups, MetricEvent, SideEffect, Step, pod_body,
+    pod_group_body, workload_body,
 };
 use crate::view::{PodGroup, Workload};
 
@@ -61,11 +61,11 @@ fn delegated() -> JobBuilder {
 /// The calls of a sync, by kind.
 fn calls(steps: &[(Step, Outcome<Answer>)]) -> Vec<&'static str> {
     let name = |step: &Step| match step {
-        Step::CreateWorkload(_) => "create Workload",
-        Step::FindWorkload(_) => "find Workload",
-        Step::CreatePodGroup(_) => "create PodGroup",
-        Step::FindPodGroup(_) => "find PodGroup",
-        Step::Resize(_) => "resize",
+        Step::Group(GroupStep::CreateWorkload(_)) => "create Workload",
+        Step::Group(GroupStep::FindWorkload(_)) => "find Workload",
+        Step::Group(GroupStep::CreatePodGroup(_)) => "create PodGroup",
+        Step::Group(GroupStep::FindPodGroup(_)) => "find PodGroup",
+        Step::Group(GroupStep::Resize(_)) => "resize",
         Step::Create(_) => "create pod",
         Step::WriteStatus(_) => "write status",
         _ => "other",
@@ -177,8 +177,8 @@ fn a_lost_reply_makes_no_second_object() {
         let fault = |step: &Step, _: usize| {
             let is_lost = matches!(
                 (step, lost),
-                (Step::CreateWorkload(_), "create Workload")
-                    | (Step::CreatePodGroup(_), "create PodGroup")
+                (Step::Group(GroupStep::CreateWorkload(_)), "create Workload")
+                    | (Step::Group(GroupStep::CreatePodGroup(_)), "create PodGroup")
             );
             is_lost.then(|| Failure::new(FailureKind::Unknown, "no reply"))
         };
@@ -213,8 +213,8 @@ fn without_its_group_a_job_gets_neither_pods_nor_a_status() {
         let mut api = served(job().size(2, 2).spec("scheduling", gang(2)), vec![]);
         let effects = sync_with(&mut api, &|step, _| {
             let fails = match step {
-                Step::CreateWorkload(_) => kind == "Workload",
-                Step::CreatePodGroup(_) => kind == "PodGroup",
+                Step::Group(GroupStep::CreateWorkload(_)) => kind == "Workload",
+                Step::Group(GroupStep::CreatePodGroup(_)) => kind == "PodGroup",
                 _ => false,
             };
             fails.then(|| Failure::new(FailureKind::Forbidden, "exceeded quota"))
@@ -292,7 +292,9 @@ fn a_group_that_cannot_be_resized_holds_up_no_count() {
     let uid = api.pods.keys().next().expect("a pod").clone();
     api.touch(&uid, |pod| pod.phase = crate::view::Phase::Succeeded);
     api.edit(|job| job.spec.parallelism = 3);
-    let effects = sync_with(&mut api, &|step, _| matches!(step, Step::Resize(_)).then(outage));
+    let effects = sync_with(&mut api, &|step, _| {
+        matches!(step, Step::Group(GroupStep::Resize(_))).then(outage)
+    });
     assert!(effects.is_err);
     assert_eq!((effects.succeeded, effects.created.len()), (1, 2));
     assert!(effects.events().iter().any(|it| it.starts_with("FailedWorkloadUpdate: minCount of")));
@@ -385,6 +387,25 @@ fn what_cannot_be_made_is_refused_and_not_left_out() {
     }
 }
 
+/// Another replica may have made the group, and pods of it, before our watch of groups shows it.
+#[test]
+fn new_pods_join_the_group_of_the_others_before_the_watch_shows_it() {
+    let mut api = served(job().size(2, 4).spec("scheduling", gang(2)), vec![]);
+    sync(&mut api);
+    let name = Arc::clone(&groups(&api).pod_groups[0].key.1);
+    api.groups = Some(JobGroups::default());
+    api.edit(|job| job.spec.parallelism = 3);
+    assert_eq!(joined(&sync(&mut api)), [Some(&*name)]);
+    // A pod that the Job has adopted is in the group of another.
+    let uid = api.pods.keys().next().expect("a pod").clone();
+    for uid in api.pods.keys().cloned().collect::<Vec<_>>() {
+        api.touch(&uid, |pod| pod.group = None);
+    }
+    api.touch(&uid, |pod| pod.group = Some("of-another".into()));
+    api.edit(|job| job.spec.parallelism = 4);
+    assert_eq!(joined(&sync(&mut api)), [None]);
+}
+
 /// More than one of a kind, or a Workload of another form, can only be made by hand. (W4)
 #[test]
 fn with_unexpected_objects_a_running_job_goes_on_without_a_group() {
@@ -428,8 +449,12 @@ fn the_objects_say_what_the_job_says() {
         .steps
         .iter()
         .filter_map(|(step, _)| match step {
-            Step::CreateWorkload(draft) => Some(of(workload_body(&api.job, draft))),
-            Step::CreatePodGroup(draft) => Some(of(pod_group_body(&api.job, draft))),
+            Step::Group(GroupStep::CreateWorkload(draft)) => {
+                Some(of(workload_body(&api.job, draft)))
+            }
+            Step::Group(GroupStep::CreatePodGroup(draft)) => {
+                Some(of(pod_group_body(&api.job, draft)))
+            }
             Step::Create(draft) => {
                 let body = pod_body(&api.job, draft);
                 body.json().map(|text| of(text.as_bytes().to_vec()))
@@ -470,9 +495,6 @@ fn the_objects_say_what_the_job_says() {
             "spec": group_spec,
         })
     );
-    let group = &groups(&api).pod_groups[0];
     assert_eq!(bodies[2]["spec"]["schedulingGroup"], json!({"podGroupName": POD_GROUP}));
-    let of_group = json!({"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup",
-                          "name": POD_GROUP, "uid": group.uid.as_str()});
-    assert_eq!(bodies[2]["metadata"]["ownerReferences"], json!([owner, of_group]));
+    assert_eq!(bodies[2]["metadata"]["ownerReferences"], json!([owner]));
 }

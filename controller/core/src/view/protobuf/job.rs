@@ -102,9 +102,6 @@ struct FailureRuleMessage {
     on_exit_codes: Option<ExitCodesMessage>,
     #[prost(message, repeated, tag = "3")]
     on_pod_conditions: Vec<PatternMessage>,
-    /// No release has the field yet (KEP-4443); this is the next free tag.
-    #[prost(bytes = "vec", tag = "4")]
-    name: Text,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -291,7 +288,8 @@ fn failure_policy(policy: FailurePolicyMessage) -> FailurePolicy {
         values: it.values,
     };
     let rule = |it: FailureRuleMessage| FailureRule {
-        name: present(it.name),
+        // No release has the field yet (KEP-4443), so its tag is not known. JSON has the name.
+        name: None,
         action: text(it.action),
         on_exit_codes: it.on_exit_codes.map(exit_codes),
         on_pod_conditions: filled(it.on_pod_conditions.into_iter().map(pattern)),
@@ -522,13 +520,11 @@ mod tests {
                 action: "FailJob".into(),
                 on_exit_codes: Some(exit_codes),
                 on_pod_conditions: vec![],
-                name: "Broken".into(),
             },
             FailureRuleMessage {
                 action: "Ignore".into(),
                 on_exit_codes: None,
                 on_pod_conditions: vec![pattern],
-                name: Text::new(),
             },
         ];
         let success =
@@ -597,7 +593,7 @@ mod tests {
     #[test]
     fn protobuf_and_json_give_the_same_job() {
         let rules = json!([
-            {"name": "Broken", "action": "FailJob",
+            {"action": "FailJob",
              "onExitCodes": {"containerName": "main", "operator": "In", "values": [1, 255]}},
             {"action": "Ignore",
              "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]);

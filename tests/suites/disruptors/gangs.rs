@@ -1,0 +1,315 @@
+//! Tests gangs: our controller makes what kube-controller-manager makes for the same Jobs, and the
+//! real scheduler places a gang whole or not at all, and preempts it whole.
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch,
+    PatchParams, PostParams,
+};
+use lab::bed::{JobBuilder, job};
+use lab::kubernetes::Feature;
+use lab::{Options, eventually};
+use serde_json::{Value, json};
+
+use super::stage::{LATER, Stage, cpu, ignoring};
+
+/// The annotation by which a parent leaves the PodGroup to the controller of its Jobs.
+const GROUP_TEMPLATE: &str = "scheduling.k8s.io/group-template-name";
+
+/// The scheduling objects of a namespace.
+struct Objects {
+    workloads: Api<DynamicObject>,
+    pod_groups: Api<DynamicObject>,
+    pods: Api<Pod>,
+    jobs: Api<Job>,
+}
+
+fn resource(kind: &str) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk("scheduling.k8s.io", "v1beta1", kind))
+}
+
+impl Objects {
+    fn of(stage: &Stage) -> Self {
+        let (client, namespace) = (stage.pods.clone().into_client(), stage.namespace());
+        let of = |kind| Api::namespaced_with(client.clone(), namespace, &resource(kind));
+        Self {
+            workloads: of("Workload"),
+            pod_groups: of("PodGroup"),
+            pods: stage.pods.clone(),
+            jobs: Api::namespaced(client.clone(), namespace),
+        }
+    }
+
+    /// The objects of a kind that the Job controls.
+    async fn controlled(api: &Api<DynamicObject>, job: &str) -> Vec<Value> {
+        let all = api.list(&ListParams::default()).await.expect("the objects").items;
+        let is_its = |object: &DynamicObject| {
+            let owners = object.metadata.owner_references.iter().flatten();
+            owners.into_iter().any(|it| it.controller == Some(true) && it.name == job)
+        };
+        let its = all.into_iter().filter(is_its);
+        its.map(|object| serde_json::to_value(object).expect("an object")).collect()
+    }
+
+    /// The Job's only PodGroup.
+    async fn pod_group(&self, job: &str) -> Value {
+        let only = |groups: &Vec<Value>| groups.len() == 1;
+        let groups = async || Self::controlled(&self.pod_groups, job).await;
+        eventually(&format!("the PodGroup of {job}"), LATER, groups, only).await.remove(0)
+    }
+
+    async fn pods_of(&self, job: &str) -> Vec<Pod> {
+        let selector = ListParams::default().labels(&format!("job-name={job}"));
+        self.pods.list(&selector).await.expect("the pods").items
+    }
+
+    /// What was made for a Job, without what differs from Job to Job.
+    async fn made_for(&self, job: &str) -> Value {
+        let workloads = Self::controlled(&self.workloads, job).await;
+        let groups = Self::controlled(&self.pod_groups, job).await;
+        let pods = self.pods_of(job).await;
+        let pods = pods.into_iter().map(|pod| serde_json::to_value(pod).expect("a pod"));
+        let of = |objects: &mut dyn Iterator<Item = Value>, spec: &str| -> Vec<Value> {
+            let of = |object: Value| {
+                let owners = object["metadata"]["ownerReferences"].as_array().cloned();
+                let mut owners = owners.unwrap_or_default();
+                for owner in &mut owners {
+                    owner["uid"] = Value::Null;
+                }
+                owners.sort_by_key(|owner| owner["kind"].to_string());
+                json!({"spec": object.pointer(spec), "owners": owners})
+            };
+            objects.map(of).collect()
+        };
+        let name = |objects: &[Value]| {
+            let name = objects.first().and_then(|it| it["metadata"]["name"].as_str());
+            name.unwrap_or("none").to_owned()
+        };
+        let (workload, group) = (name(&workloads), name(&groups));
+        let made = json!({
+            "workloads": of(&mut workloads.into_iter(), "/spec"),
+            "podGroups": of(&mut groups.into_iter(), "/spec"),
+            "pods": of(&mut pods.into_iter(), "/spec/schedulingGroup"),
+        });
+        let text = made.to_string();
+        let text = text.replace(&group, "GROUP").replace(&workload, "WORKLOAD");
+        serde_json::from_str(&text.replace(job, "JOB")).expect("must be JSON")
+    }
+}
+
+/// Jobs that differ in what they say about their group. The pods wait for a node that is not there.
+fn samples() -> Vec<(&'static str, JobBuilder)> {
+    let sample = |size: u32| {
+        job("")
+            .spec("parallelism", size)
+            .spec("completions", size)
+            .pod("nodeSelector", json!({"place": "nowhere"}))
+            .pod("automountServiceAccountToken", false)
+    };
+    let gang = |gang: Value| json!({"schedulingPolicy": {"gang": gang}});
+    let everything = json!({
+        "schedulingPolicy": {"gang": {"minCount": 2}},
+        "schedulingConstraints": {"topology": [{"key": "topology.kubernetes.io/zone"}]},
+        "disruptionMode": {"all": {}},
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpus"}],
+    });
+    let basic = json!({"schedulingPolicy": {"basic": {}}, "disruptionMode": {"single": {}}});
+    vec![
+        ("says-nothing", sample(1)),
+        ("is-indexed", sample(3).spec("completionMode", "Indexed")),
+        ("whole-gang", sample(3).spec("scheduling", gang(json!({})))),
+        ("smaller-gang", sample(3).spec("scheduling", gang(json!({"minCount": 2})))),
+        ("basic", sample(2).spec("scheduling", basic)),
+        ("everything", sample(3).spec("scheduling", everything).pod("priorityClassName", "urgent")),
+        ("suspended", sample(2).spec("scheduling", gang(json!({}))).spec("suspend", true)),
+        ("own-group", sample(2).pod("schedulingGroup", json!({"podGroupName": "theirs"}))),
+        ("of-a-parent", sample(2)),
+        ("delegated", sample(2)),
+    ]
+}
+
+/// A sample under a name, run by upstream or by us, owned by the parent where it says so.
+fn named(name: &str, sample: JobBuilder, ours: bool, parent: &Value) -> Value {
+    let mut job = sample.raw();
+    job["metadata"]["name"] = format!("{name}-{}", if ours { "o" } else { "u" }).into();
+    if !ours {
+        job["spec"]["managedBy"] = Value::Null;
+    }
+    if name == "of-a-parent" || name == "delegated" {
+        job["metadata"]["ownerReferences"] = json!([parent]);
+    }
+    if name == "delegated" {
+        job["metadata"]["annotations"] = json!({GROUP_TEMPLATE: if ours { "o" } else { "u" }});
+    }
+    job
+}
+
+/// An object that controls Jobs, and its Workload with a template for each of two of them.
+async fn parent(objects: &Objects) -> Value {
+    let maps: Api<ConfigMap> = Api::namespaced(
+        objects.jobs.clone().into_client(),
+        objects.jobs.namespace().expect("it has one"),
+    );
+    let map = json!({"metadata": {"name": "parent"}});
+    let map: ConfigMap = serde_json::from_value(map).expect("a ConfigMap");
+    let map = maps.create(&PostParams::default(), &map).await.expect("the parent");
+    let template =
+        |name: &str| json!({"name": name, "schedulingPolicy": {"gang": {"minCount": 2}}});
+    let workload = json!({
+        "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "Workload",
+        "metadata": {"name": "of-parent"},
+        "spec": {
+            "controllerRef": {"apiGroup": "", "kind": "ConfigMap", "name": "parent"},
+            "podGroupTemplates": [template("o"), template("u")],
+        },
+    });
+    let workload = serde_json::from_value(workload).expect("a Workload");
+    objects.workloads.create(&PostParams::default(), &workload).await.expect("the Workload");
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "parent", "controller": true,
+           "uid": map.metadata.uid})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gangs_are_made_as_upstream_makes_them_and_the_real_scheduler_keeps_them_whole() {
+    if Feature::GangScheduling.is_missing() {
+        return;
+    }
+    let options = Options::unique("gangs").gang_scheduling();
+    let stage = Stage::with_gangs(options, "podgroup-protection-controller").await;
+    let objects = Objects::of(&stage);
+    tokio::join!(
+        Box::pin(both_make_the_same(&objects)),
+        Box::pin(all_or_none(&stage, &objects)),
+        Box::pin(preempted(&stage, &objects)),
+    );
+    stage.stop().await;
+}
+
+/// Each sample under both controllers.
+async fn both_make_the_same(objects: &Objects) {
+    let parent = parent(objects).await;
+    for (name, sample) in samples() {
+        for ours in [true, false] {
+            let job = named(name, sample.clone(), ours, &parent);
+            let job: DynamicObject = serde_json::from_value(job).expect("a Job");
+            let jobs: Api<DynamicObject> = Api::namespaced_with(
+                objects.jobs.clone().into_client(),
+                objects.jobs.namespace().expect("it has one"),
+                &ApiResource::erase::<Job>(&()),
+            );
+            jobs.create(&PostParams::default(), &job).await.expect("the Job");
+        }
+    }
+    for (name, sample) in samples() {
+        same(objects, name, sample).await;
+    }
+    // Elastic: the size follows the Job, or stays where the Job says it.
+    for name in ["whole-gang", "smaller-gang"] {
+        let patch = Patch::Merge(json!({"spec": {"parallelism": 5}}));
+        for job in ["o", "u"].map(|by| format!("{name}-{by}")) {
+            objects.jobs.patch(&job, &PatchParams::default(), &patch).await.expect("the Job");
+        }
+        let size = if name == "whole-gang" { 5 } else { 2 };
+        let resized = async || Objects::controlled(&objects.pod_groups, &format!("{name}-o")).await;
+        eventually("the gang follows", LATER, resized, |groups| {
+            groups[0]["spec"]["schedulingPolicy"]["gang"]["minCount"] == size
+        })
+        .await;
+        let made = async |by: &str| {
+            let job = format!("{name}-{by}");
+            let workload = Objects::controlled(&objects.workloads, &job).await.remove(0);
+            let group = Objects::controlled(&objects.pod_groups, &job).await.remove(0);
+            let of = "/spec/podGroupTemplates/0/schedulingPolicy";
+            [workload.pointer(of).cloned(), group.pointer("/spec/schedulingPolicy").cloned()]
+        };
+        let both = async || (made("o").await, made("u").await);
+        eventually("both have resized", LATER, both, |(ours, theirs)| ours == theirs).await;
+    }
+}
+
+async fn same(objects: &Objects, name: &str, sample: JobBuilder) {
+    let sample = sample.raw();
+    let pods = if sample["spec"]["suspend"] == true {
+        0
+    } else {
+        usize::try_from(sample["spec"]["parallelism"].as_u64().unwrap_or(1)).expect("few")
+    };
+    let both = async || {
+        let ours = objects.made_for(&format!("{name}-o")).await;
+        (ours, objects.made_for(&format!("{name}-u")).await)
+    };
+    let is_made = |made: &Value| {
+        let count = |kind: &str| made[kind].as_array().map_or(0, Vec::len);
+        let groups = usize::from(!["own-group", "of-a-parent"].contains(&name));
+        (count("podGroups"), count("pods")) == (groups, pods)
+    };
+    let what = format!("{name} is made by both");
+    let (ours, theirs) =
+        eventually(&what, LATER, both, |(ours, theirs)| is_made(ours) && is_made(theirs)).await;
+    let theirs = theirs.to_string().replace("\"templateName\":\"u\"", "\"templateName\":\"o\"");
+    assert_eq!(ours.to_string(), theirs, "{name}");
+}
+
+fn gang_of(name: &str, size: u32, place: &str) -> JobBuilder {
+    let containers = json!([{"name": "main", "image": "none", "resources": cpu(40)}]);
+    ignoring(job(name))
+        .spec("parallelism", size)
+        .spec("completions", size)
+        .spec(
+            "scheduling",
+            json!({"schedulingPolicy": {"gang": {}}, "disruptionMode": {"all": {}}}),
+        )
+        .pod("nodeSelector", json!({"place": place}))
+        .pod("containers", containers)
+}
+
+/// Three pods of more than half a node each, and two nodes: none starts, until there is a third.
+async fn all_or_none(stage: &Stage, objects: &Objects) {
+    let [_, _] = stage.place("gang", [0, 1]).await;
+    create(stage, gang_of("whole", 3, "gang").script("succeed after=1s")).await;
+    let group = async || objects.pod_group("whole").await;
+    eventually("the gang does not fit", LATER, group, |group| {
+        let conditions = group["status"]["conditions"].as_array();
+        conditions.into_iter().flatten().any(|it| it["reason"] == "Unschedulable")
+    })
+    .await;
+    let pods = objects.pods_of("whole").await;
+    let bound = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    assert_eq!((pods.len(), pods.iter().filter(|pod| bound(pod)).count()), (3, 0));
+    let [_] = stage.place("gang", [2]).await;
+    let state = stage.reaches("whole", |state| state.succeeded == 3).await;
+    assert_eq!(state.failed, 0);
+}
+
+/// A more urgent pod needs the node of one member. With `disruptionMode: all` the gang goes whole,
+/// and each slot has one disruption.
+async fn preempted(stage: &Stage, objects: &Objects) {
+    let [_, _] = stage.place("preempted", [3, 4]).await;
+    let script = "hang on-term=143 after=1s times=2; succeed";
+    create(stage, gang_of("preempted", 2, "preempted").script(script)).await;
+    stage.reaches("preempted", |state| state.ready == Some(2)).await;
+    let first: Vec<String> =
+        objects.pods_of("preempted").await.into_iter().filter_map(|it| it.metadata.name).collect();
+    stage.create_urgent_pod("urgent", "preempted", 64).await;
+    stage.is_reported("preempted", "PreemptionByScheduler", 2).await;
+    for pod in &first {
+        let disruption = stage.log.of("preempted").into_iter().find(|it| it.name == *pod);
+        assert!(disruption.is_some_and(|it| it.disruption.is_some()), "{pod} is disrupted");
+    }
+    stage.pods.delete("urgent", &DeleteParams::default()).await.expect("the pod is deleted");
+    let state = stage.reaches("preempted", |state| state.succeeded == 2).await;
+    assert_eq!(state.failed, 0, "the disruptions are ignored, and no slot has a second one");
+    assert_eq!(stage.log.of("preempted").len(), 4, "each slot was replaced once");
+}
+
+/// The builder's typed Job has no `spec.scheduling`.
+async fn create(stage: &Stage, job: JobBuilder) {
+    let jobs: Api<DynamicObject> = Api::namespaced_with(
+        stage.pods.clone().into_client(),
+        stage.namespace(),
+        &ApiResource::erase::<Job>(&()),
+    );
+    let job: DynamicObject = serde_json::from_value(job.raw()).expect("a Job");
+    jobs.create(&PostParams::default(), &job).await.expect("the Job");
+}
