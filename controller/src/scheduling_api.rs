@@ -44,6 +44,9 @@ const PERIOD: Duration = Duration::from_mins(5);
 const SOON: Duration = Duration::from_secs(10);
 /// The first waits without an answer: until there is one, no Job is synced.
 const FIRST: Duration = Duration::from_secs(1);
+/// After so many of them Jobs go on without groups: they must not wait for ever for an answer that
+/// most clusters do not need.
+const FIRST_MAX: usize = 30;
 
 /// Watches Workloads and PodGroups while the API serves them.
 pub(crate) struct SchedulingApi {
@@ -74,9 +77,15 @@ impl SchedulingApi {
     }
 
     async fn first_answer(&self) -> GangScheduling {
+        let mut unanswered = 0;
         loop {
+            unanswered += 1;
             match self.ask().await {
                 Ok(served) => return served,
+                Err(failure) if unanswered == FIRST_MAX => {
+                    let why = format!("the API server does not say what it serves: {failure}");
+                    return GangScheduling::Off(OffReason::Other(why));
+                }
                 Err(failure) => {
                     let why = "cannot find out which scheduling API there is";
                     tracing::warn!(error = %failure, "{why}");
@@ -108,17 +117,27 @@ impl SchedulingApi {
         served
     }
 
-    /// Waits until the answer is another one.
+    /// Waits until the answer is another one. That the API ceases to serve groups it has to say
+    /// twice: a server that starts may not know them yet, and Jobs would start outside of groups.
     async fn wait(&self, known: &GangScheduling) -> GangScheduling {
-        let mut pause = PERIOD;
+        let (mut pause, mut said) = (PERIOD, None);
         loop {
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.dispatch.asks_for_groups.notified() => tokio::time::sleep(SOON).await,
             }
             pause = match self.ask().await {
-                Ok(served) if served != *known => return served,
-                Ok(_) => PERIOD,
+                Ok(served) if served == *known => {
+                    said = None;
+                    PERIOD
+                }
+                Ok(served) if *known != GangScheduling::On || said.as_ref() == Some(&served) => {
+                    return served;
+                }
+                Ok(served) => {
+                    said = Some(served);
+                    SOON
+                }
                 Err(failure) => {
                     tracing::debug!(error = %failure, "no answer which scheduling API there is");
                     SOON
@@ -206,10 +225,16 @@ impl SchedulingApi {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use http::Response;
     use kube::client::Body;
     use prometheus::Registry;
+    use tokio::time::Instant;
+
+    const KINDS: Option<&[&str]> = Some(&["priorityclasses", "workloads", "podgroups"]);
+    const SERVED: Has = Has { kinds: KINDS, field: true, refused: "" };
 
     /// What an API is like: its kinds, whether Jobs have the field, and what the account may not.
     #[derive(Clone, Copy)]
@@ -244,6 +269,11 @@ mod tests {
         }
     }
 
+    fn status(code: u16, reason: &str) -> Value {
+        json!({"kind": "Status", "code": code, "reason": reason, "status": "Failure",
+               "message": "no"})
+    }
+
     fn api(has: Has) -> SchedulingApi {
         let service = tower::service_fn(move |request: Request<Body>| {
             let path = request.uri().path().to_owned();
@@ -252,11 +282,7 @@ mod tests {
                 let sent: Value = serde_json::from_slice(&sent).unwrap_or_default();
                 let (code, body) = match reply(has, &path, &sent) {
                     Some(body) => (200, body),
-                    None => (
-                        404,
-                        json!({"kind": "Status", "code": 404, "reason": "NotFound",
-                                         "status": "Failure", "message": "not found"}),
-                    ),
+                    None => (404, status(404, "NotFound")),
                 };
                 Response::builder().status(code).body(Body::from(body.to_string().into_bytes()))
             }
@@ -270,19 +296,66 @@ mod tests {
         }
     }
 
+    /// An API whose answers change: served, or not, and then no answer at all.
+    fn changing(answers: &'static [Option<bool>]) -> SchedulingApi {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let path = request.uri().path().to_owned();
+            let number = match &*path {
+                SCHEDULING => asked.fetch_add(1, Ordering::Relaxed),
+                _ => asked.load(Ordering::Relaxed) - 1,
+            };
+            let served = answers.get(number).copied().flatten();
+            async move {
+                let has = Has { kinds: KINDS.filter(|_| served == Some(true)), ..SERVED };
+                let (code, body) = match reply(has, &path, &json!({})) {
+                    _ if served.is_none() => (503, status(503, "ServiceUnavailable")),
+                    Some(body) => (200, body),
+                    None => (404, status(404, "NotFound")),
+                };
+                Response::builder().status(code).body(Body::from(body.to_string().into_bytes()))
+            }
+        });
+        SchedulingApi { client: Client::new(service, "default"), ..api(SERVED) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn that_the_api_ceases_to_serve_groups_it_has_to_say_twice() {
+        let begun = Instant::now();
+        let api = changing(&[Some(true), Some(false), Some(true), Some(false), Some(false)]);
+        assert_eq!(api.first_answer().await, GangScheduling::On);
+        let served = api.wait(&GangScheduling::On).await;
+        assert_eq!(served, GangScheduling::Off(OffReason::NotServed));
+        let took = begun.elapsed();
+        assert_eq!(took.as_secs(), (2 * (PERIOD + SOON)).as_secs(), "one answer changes nothing");
+        let api = changing(&[Some(false), None, Some(true)]);
+        let off = api.first_answer().await;
+        assert_eq!(off, GangScheduling::Off(OffReason::NotServed));
+        assert_eq!(api.wait(&off).await, GangScheduling::On);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_an_answer_jobs_go_on_after_a_while() {
+        let begun = Instant::now();
+        let GangScheduling::Off(OffReason::Other(why)) = changing(&[]).first_answer().await else {
+            panic!("there is no answer");
+        };
+        assert!(why.starts_with("the API server does not say what it serves: "), "{why}");
+        assert_eq!(begun.elapsed().as_secs(), (29 * FIRST).as_secs());
+    }
+
     #[tokio::test]
     async fn the_answer_names_what_is_missing() {
-        const BOTH: Option<&[&str]> = Some(&["priorityclasses", "workloads", "podgroups"]);
         let rows = [
-            (Has { kinds: BOTH, field: true, refused: "" }, None),
+            (Has { kinds: KINDS, field: true, refused: "" }, None),
             (Has { kinds: None, field: true, refused: "" }, Some(OffReason::NotServed)),
             (
                 Has { kinds: Some(&["priorityclasses"]), field: true, refused: "" },
                 Some(OffReason::NotServed),
             ),
-            (Has { kinds: BOTH, field: false, refused: "" }, Some(OffReason::NoField)),
+            (Has { kinds: KINDS, field: false, refused: "" }, Some(OffReason::NoField)),
             (
-                Has { kinds: BOTH, field: true, refused: "patch podgroups" },
+                Has { kinds: KINDS, field: true, refused: "patch podgroups" },
                 Some(OffReason::NoRight),
             ),
         ];

@@ -109,7 +109,7 @@ fn answer(picture: &Picture, arguments: &Arguments, paint: Paint) -> anyhow::Res
         job: &picture.job,
         pods: &JobPods::of(&picture.job, &picture.pods),
         memory: &Memory::default(),
-        groups: None,
+        groups: picture.groups.as_ref(),
         seen: Versions::default(),
         now: arguments.at.unwrap_or_else(Timestamp::now),
         settings: &Settings { manage_all_jobs, ..Settings::default() },

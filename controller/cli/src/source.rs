@@ -4,7 +4,9 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use controller_core::view::{Interner, Job, Pod, WireJob, WirePod};
+use controller_core::job::JobGroups;
+use controller_core::view::{Interner, Job, Pod, PodGroup, WireJob, WirePod, Workload};
+use epilogue_common::gang_scheduling::GangScheduling;
 use epilogue_common::outcome::{Failure, FailureKind};
 use epilogue_runtime::api_error::classify;
 use kube::Config;
@@ -30,6 +32,8 @@ pub(crate) struct Picture {
     pub(crate) events: Option<Vec<Value>>,
     /// What its lease says of the controller.
     pub(crate) controller: Controller,
+    /// Its scheduling objects, where the controller makes them.
+    pub(crate) groups: Option<JobGroups>,
 }
 
 /// Why a Job and its pods could not be read.
@@ -129,7 +133,29 @@ pub(crate) async fn cluster(
         }
     }
     let controller = controller(&client, lease).await?;
-    picture(job, pods, events, controller)
+    let picture = picture(job, pods, events, controller)?;
+    let makes = picture.controller.setup().and_then(|setup| setup.gang_scheduling.as_ref());
+    let groups = match makes {
+        Some(GangScheduling::On) => groups(&client, &picture.job).await?,
+        _ => None,
+    };
+    Ok(Picture { groups, ..picture })
+}
+
+/// Reads the scheduling objects of a Job; `None` if RBAC forbids it.
+async fn groups(client: &kube::Client, job: &Job) -> Result<Option<JobGroups>, SourceError> {
+    let namespace = &job.key.namespace;
+    let path = |plural| format!("/apis/scheduling.k8s.io/v1beta1/namespaces/{namespace}/{plural}");
+    let workloads = list(client, "Workload", &path("workloads"), "").await?;
+    let pod_groups = list(client, "PodGroup", &path("podgroups"), "").await?;
+    let Some((workloads, pod_groups)) = workloads.zip(pod_groups) else { return Ok(None) };
+    let workloads = workloads.iter().map(|it| Workload::read(&it.to_string()));
+    let workloads: Result<Vec<_>, _> = workloads.collect();
+    let workloads = workloads.map_err(|error| SourceError::Object("Workload", error))?;
+    let pod_groups = pod_groups.iter().map(|it| PodGroup::read(&it.to_string()));
+    let pod_groups: Result<Vec<_>, _> = pod_groups.collect();
+    let pod_groups = pod_groups.map_err(|error| SourceError::Object("PodGroup", error))?;
+    Ok(Some(JobGroups::of(job, workloads, pod_groups)))
 }
 
 /// Reads the controller's lease.
@@ -258,7 +284,8 @@ fn picture(
         .map(|pod| pod.map(Arc::new))
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| SourceError::Object("Pod", error))?;
-    Ok(Picture { job: Arc::new(job), pods, job_object, pod_objects, events, controller })
+    let (job, groups) = (Arc::new(job), None);
+    Ok(Picture { job, pods, job_object, pod_objects, events, controller, groups })
 }
 
 #[cfg(test)]

@@ -138,7 +138,7 @@ fn the_chart_of_a_release_is_files_alone_and_has_all_that_its_links_lead_to() {
     let links = fs::read_dir(&chart).expect("the chart").map(|entry| entry.expect("an entry"));
     let links = links.filter(|entry| entry.file_type().expect("a type").is_symlink());
     let names: Vec<_> = links.map(|entry| entry.file_name()).collect();
-    assert_eq!(names.len(), 7);
+    assert_eq!(names.len(), 8);
     for name in names {
         let (packed, linked) = (package.path().join("epilogue").join(&name), chart.join(&name));
         assert_eq!(packed.is_dir(), linked.is_dir(), "{name:?}");

@@ -2,6 +2,7 @@
 //! next sync would do.
 
 pub(crate) mod ends;
+mod group;
 pub(crate) mod remedies;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use ends::{Ends, ends};
+use group::with_group;
 use remedies::{Remedy, remedy};
 use waits::{notes, unknown_annotations, waits, wake_up};
 use warnings::{Warning, warnings};
@@ -166,10 +168,10 @@ impl<'a> Lists<'a> {
 /// Explains a Job from what one sync would see.
 pub(crate) fn explain(input: &SyncInput<'_>, known: &Known<'_>) -> Explanation {
     let plan = plan_pods(input);
-    // A sync that sets DisruptionTarget counts nothing.
-    let marks = matches!(plan.pods, PodStage::MarkFaults(_));
+    // A sync that sets DisruptionTarget, or lacks its group, counts nothing.
+    let counts = !matches!(plan.pods, PodStage::MarkFaults(_)) && !plan.group.is_last();
     let status =
-        (!plan.is_skipped() && !marks).then(|| plan_status(&plan, &PodOutcomes::expected(&plan)));
+        (!plan.is_skipped() && counts).then(|| plan_status(&plan, &PodOutcomes::expected(&plan)));
     let settled = status.as_ref().and_then(StatusPlan::expected_settle);
     let released = status.as_ref().map_or(&[][..], |status| &status.release);
     let lists = Lists::of(&plan);
@@ -194,8 +196,7 @@ pub(crate) fn explain(input: &SyncInput<'_>, known: &Known<'_>) -> Explanation {
             Some(_) => counted_limits(input.job),
         },
         pods,
-        next_sync: pod_lines(&plan)
-            .into_iter()
+        next_sync: with_group(&plan, pod_lines(&plan))
             .chain(status.iter().flat_map(|it| status_lines(it, settled.as_deref())))
             .collect(),
         released_pods: released.iter().map(|pod| pod.name.to_string()).collect(),

@@ -123,11 +123,7 @@ impl Groups {
     /// What concerns this Job.
     pub(super) fn of_job(&self, job: &Job) -> JobGroups {
         let namespace = &job.key.namespace;
-        let own = TypedReference {
-            api_group: "batch".to_owned(),
-            kind: "Job".to_owned(),
-            name: job.key.name.to_string(),
-        };
+        let own = TypedReference::of_job(&job.key.name);
         let parent = job.scheduling.as_ref().and_then(|it| it.controller.clone());
         let parent = parent.map(|parent| (Arc::clone(namespace), parent));
         let own = (Arc::clone(namespace), own);

@@ -129,6 +129,11 @@ impl SchedulingSpec {
 }
 
 impl TypedReference {
+    /// The Job of this name.
+    pub(crate) fn of_job(name: &str) -> Self {
+        Self { api_group: "batch".to_owned(), kind: "Job".to_owned(), name: name.to_owned() }
+    }
+
     /// The controller among these owners.
     pub(super) fn of_controller(owners: &[OwnerReference]) -> Option<Self> {
         let owner = owners.iter().find(|owner| owner.controller == Some(true))?;

@@ -2,7 +2,7 @@
 
 mod of_causes;
 
-use controller_core::job::{Memory, Settings, Versions};
+use controller_core::job::{JobGroups, Memory, Settings, Versions};
 use controller_core::job_pods::JobPods;
 use controller_core::view::{Interner, WireJob, WirePod};
 use epilogue_common::names::{MANAGED_BY, TRACKING_FINALIZER};
@@ -83,6 +83,15 @@ fn explained_with(
     events: Option<&[Value]>,
     controller: &Controller,
 ) -> Explanation {
+    explained_among((object, objects), events, controller, None)
+}
+
+fn explained_among(
+    (object, objects): (Value, Vec<Value>),
+    events: Option<&[Value]>,
+    controller: &Controller,
+    groups: Option<&JobGroups>,
+) -> Explanation {
     let mut interner = Interner::default();
     let mut read = |pod: &Value| {
         let pod = WirePod::deserialize(pod).expect("must be a pod");
@@ -106,7 +115,7 @@ fn explained_with(
             job: &job,
             pods: &JobPods::of(&job, &pods),
             memory: &Memory::default(),
-            groups: None,
+            groups,
             seen: Versions::default(),
             now: start(),
             settings: &Settings { manage_all_jobs: runs_all, ..Settings::default() },
@@ -123,6 +132,34 @@ fn limits(explanation: &Explanation) -> Vec<(&str, i64, i64)> {
 
 fn waits(explanation: &Explanation) -> Vec<&str> {
     explanation.waits_for.iter().map(|it| &*it.text).collect()
+}
+
+/// Where the controller makes groups, the next sync says which.
+#[test]
+fn the_next_sync_names_the_scheduling_group() {
+    let groups = JobGroups::default();
+    let among = |job, groups: Option<&JobGroups>| {
+        explained_among((job, vec![]), None, &Controller::WithoutLease, groups).next_sync
+    };
+    let mut gang = job();
+    gang["spec"]["scheduling"] = json!({"schedulingPolicy": {"gang": {}}});
+    let lines = among(gang.clone(), Some(&groups));
+    assert!(lines[0].starts_with("create Workload ") && lines[0].ends_with(" and its PodGroup"));
+    assert!(!among(gang, None).iter().any(|line| line.contains("Workload")));
+    let mut follows = job();
+    follows["metadata"]["creationTimestamp"] = at(0).into();
+    follows["metadata"]["annotations"] = json!({"scheduling.k8s.io/group-template-name": "t"});
+    follows["metadata"]["ownerReferences"] = json!([{"apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet", "name": "p", "uid": "p", "controller": true}]);
+    let explained =
+        explained_among((follows, vec![]), None, &Controller::WithoutLease, Some(&groups));
+    let expected = "its scheduling group: no Workload names the controller of the Job";
+    assert!(waits(&explained).contains(&expected), "{:?}", waits(&explained));
+    assert_eq!(explained.next_sync, Vec::<String>::new());
+    let mut later = job();
+    later["spec"]["scheduling"] = json!({"schedulingPolicy": {"later": {}}});
+    let expected = "spec.scheduling.schedulingPolicy asks for what this version does not know";
+    assert_eq!(among(later, Some(&groups)), [expected]);
 }
 
 #[test]

@@ -58,11 +58,7 @@ pub fn workload_body(job: &Job, draft: &WorkloadDraft) -> Vec<u8> {
         resource_claims: resource_claims.filter(|claims| !claims.is_empty()),
         priority_class_name: priority_class(&job.source),
     };
-    let controller = TypedReference {
-        api_group: "batch".to_owned(),
-        kind: "Job".to_owned(),
-        name: job.key.name.to_string(),
-    };
+    let controller = TypedReference::of_job(&job.key.name);
     let body = json!({
         "apiVersion": API_VERSION,
         "kind": "Workload",

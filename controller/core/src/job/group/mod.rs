@@ -18,8 +18,8 @@ use jiff::SignedDuration;
 use super::facts::Facts;
 use super::verdict::Verdict;
 use crate::view::{
-    GangPolicy, GroupKey, GroupTemplate, Job, JobScheduling, PodGroup, SchedulingSpec, Uid,
-    Workload,
+    GangPolicy, GroupKey, GroupTemplate, Job, JobScheduling, PodGroup, SchedulingSpec,
+    TypedReference, Uid, Workload,
 };
 
 /// How long a Job that names a template waits for the Workload of its parent.
@@ -145,6 +145,31 @@ pub enum Management<'a> {
     Both,
     /// A PodGroup by this template of the parent's Workload.
     PodGroup(&'a str),
+}
+
+impl JobGroups {
+    /// Those of these objects, all of the Job's namespace, that concern it.
+    pub fn of(
+        job: &Job,
+        workloads: impl IntoIterator<Item = Workload>,
+        pod_groups: impl IntoIterator<Item = PodGroup>,
+    ) -> Self {
+        let own = TypedReference::of_job(&job.key.name);
+        let parent = job.scheduling.as_ref().and_then(|it| it.controller.as_ref());
+        let (mut groups, is_its) =
+            (Self::default(), |owner: &Option<Uid>| owner.as_ref() == Some(&job.uid));
+        for workload in workloads.into_iter().map(Arc::new) {
+            let names = |it: &TypedReference| workload.controller.as_ref() == Some(it);
+            if names(&own) && is_its(&workload.owner) {
+                groups.workloads.push(workload);
+            } else if parent.is_some_and(names) {
+                groups.of_parent.get_or_insert(workload);
+            }
+        }
+        let its = pod_groups.into_iter().filter(|group| is_its(&group.owner));
+        groups.pod_groups = its.map(Arc::new).collect();
+        groups
+    }
 }
 
 impl Management<'_> {
@@ -359,6 +384,13 @@ impl Resize {
     ) -> Option<Self> {
         let (from, to) = from.zip(to).filter(|(from, to)| from != to)?;
         Some(Self { object, key, uid, from, to })
+    }
+}
+
+impl GroupPlan {
+    /// Whether the sync ends with it: no pod is made, and no status written.
+    pub fn is_last(&self) -> bool {
+        matches!(self, Self::Await(..) | Self::Refuse(_))
     }
 }
 

@@ -90,6 +90,18 @@ pub(in crate::job) fn resized(
     (side_effects, failed)
 }
 
+/// Whether the API has refused the object, and would refuse it again.
+pub(in crate::job) fn is_refused(failure: &Failure) -> bool {
+    let refusals = [
+        FailureKind::AlreadyExists,
+        FailureKind::Forbidden,
+        FailureKind::Invalid,
+        FailureKind::NotFound,
+        FailureKind::Other,
+    ];
+    refusals.contains(&failure.kind) && !failure.unsent && failure.retry_after.is_none()
+}
+
 /// The event of a group that could not be made. Without a reply it may be there.
 pub(in crate::job) fn not_created(kind: &str, job: &Job, failure: &Failure) -> Option<EventDraft> {
     let unreported = failure.is_in_doubt() || failure.kind == FailureKind::NamespaceTerminating;

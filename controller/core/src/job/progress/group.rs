@@ -71,11 +71,16 @@ impl Progress {
     }
 
     /// A pod that starts before its group would never be in it, so the sync ends here.
+    ///
+    /// DIVERGES(upstream): a Job that says nothing about its scheduling goes on without a group if
+    /// the API refuses one. A quota or a webhook for Workloads would otherwise stop each Job of the
+    /// namespace, for a group that changes nothing. (W4)
     fn not_grouped(&mut self, kind: &str, failure: Failure) -> Next {
         let event = stage::not_created(kind, &self.job, &failure);
         self.side_effects.extend(event.map(SideEffect::Event));
         self.count(MetricEvent::SchedulingObjectsSynced { ok: false });
-        stop(failure)
+        let asks = self.job.scheduling.as_ref().is_some_and(|it| it.asks_for_group());
+        if asks || !stage::is_refused(&failure) { stop(failure) } else { self.begin_pods() }
     }
 
     pub(super) fn resized(&mut self, resizes: &[Resize], outcomes: Vec<Outcome<Answer>>) -> Next {

@@ -228,6 +228,31 @@ fn without_its_group_a_job_gets_neither_pods_nor_a_status() {
     }
 }
 
+/// Its owner has not asked for the group, which would change nothing.
+#[test]
+fn a_job_that_asks_for_no_group_starts_where_the_api_refuses_one() {
+    let refused = || Failure::new(FailureKind::Forbidden, "exceeded quota");
+    for (failure, pods) in [(refused(), 2), (outage(), 0)] {
+        for kind in ["Workload", "PodGroup"] {
+            let mut api = served(job().size(2, 2), vec![]);
+            let effects = sync_with(&mut api, &|step, _| {
+                let fails = match step {
+                    Step::Group(GroupStep::CreateWorkload(_)) => kind == "Workload",
+                    Step::Group(GroupStep::CreatePodGroup(_)) => kind == "PodGroup",
+                    _ => false,
+                };
+                fails.then(|| failure.clone())
+            });
+            assert_eq!((effects.created.len(), effects.is_err), (pods, pods == 0), "{kind}");
+            assert!(effects.created.iter().all(|draft| draft.group.is_none()));
+            let expected = format!("FailedWorkloadCreate: Failed to create {kind} for Job j: ");
+            // Without a reply there may be one.
+            let says = effects.events().iter().any(|it| it.starts_with(&expected));
+            assert_eq!(says, pods > 0, "{kind}: {:?}", effects.events());
+        }
+    }
+}
+
 #[test]
 fn an_object_of_others_with_the_name_is_not_taken_for_the_jobs() {
     let mut api = served(job().size(1, 1).spec("scheduling", gang(1)), vec![]);
