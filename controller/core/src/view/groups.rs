@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::json::{Json, read};
 use super::lenient::lean_metadata;
-use super::{DisruptionMode, SchedulingPolicy, TypedReference, Uid, Version};
+use super::{SchedulingPolicy, TypedReference, Uid, Version};
 
 /// Namespace and name of a Workload or a PodGroup.
 pub type GroupKey = (Arc<str>, Arc<str>);
@@ -55,8 +55,6 @@ pub struct PodGroup {
     pub workload: Option<Arc<str>>,
     /// `spec.schedulingPolicy.gang.minCount`; `None` without a gang.
     pub min_count: Option<i32>,
-    /// Whether `spec.disruptionMode` is `all`.
-    pub disrupts_all: bool,
 }
 
 #[derive(Deserialize)]
@@ -94,7 +92,6 @@ struct WirePodGroup {
 struct WirePodGroupSpec {
     workload_ref: Option<WorkloadReference>,
     scheduling_policy: SchedulingPolicy,
-    disruption_mode: Option<DisruptionMode>,
 }
 
 #[derive(Default, Deserialize)]
@@ -151,7 +148,6 @@ impl PodGroup {
             version: Version::parse(&metadata.resource_version.unwrap_or_default()),
             workload: spec.workload_ref.map(|it| it.workload_name.into()),
             min_count: min_count(&spec.scheduling_policy),
-            disrupts_all: spec.disruption_mode.is_some_and(|mode| mode.all.is_some()),
         })
     }
 }
