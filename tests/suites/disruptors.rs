@@ -3,6 +3,7 @@
 //! and their Node goes. Each names its reason in DisruptionTarget, and each Job acts on it.
 
 mod drained;
+mod gang_recovery;
 mod gangs;
 mod on_call;
 mod pod_log;

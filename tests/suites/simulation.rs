@@ -71,6 +71,8 @@ caught! {
         ForgetReleases by "";
     a_controller_that_does_not_hear_of_pods_that_end_is_caught:
         MissEvents by "not settled";
+    a_controller_that_leaves_the_other_pods_of_a_lost_gang_is_caught:
+        SpareGroup by "is counted while";
     a_pod_gc_that_trusts_its_watch_of_nodes_is_caught:
         TrustWatch by "whose kubelet is alive";
     a_pod_gc_that_overwrites_what_came_in_between_is_caught:

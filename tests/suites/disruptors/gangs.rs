@@ -12,13 +12,14 @@ use lab::kubernetes::Feature;
 use lab::{Options, eventually};
 use serde_json::{Value, json};
 
+use super::gang_recovery;
 use super::stage::{LATER, Stage, cpu, ignoring};
 
 /// The annotation by which a parent leaves the PodGroup to the controller of its Jobs.
 const GROUP_TEMPLATE: &str = "scheduling.k8s.io/group-template-name";
 
 /// The scheduling objects of a namespace.
-struct Objects {
+pub(super) struct Objects {
     workloads: Api<DynamicObject>,
     pod_groups: Api<DynamicObject>,
     pods: Api<Pod>,
@@ -53,13 +54,13 @@ impl Objects {
     }
 
     /// The Job's only PodGroup.
-    async fn pod_group(&self, job: &str) -> Value {
+    pub(super) async fn pod_group(&self, job: &str) -> Value {
         let only = |groups: &Vec<Value>| groups.len() == 1;
         let groups = async || Self::controlled(&self.pod_groups, job).await;
         eventually(&format!("the PodGroup of {job}"), LATER, groups, only).await.remove(0)
     }
 
-    async fn pods_of(&self, job: &str) -> Vec<Pod> {
+    pub(super) async fn pods_of(&self, job: &str) -> Vec<Pod> {
         let selector = ListParams::default().labels(&format!("job-name={job}"));
         self.pods.list(&selector).await.expect("the pods").items
     }
@@ -182,6 +183,8 @@ async fn gangs_are_made_as_upstream_makes_them_and_the_real_scheduler_keeps_them
         Box::pin(both_make_the_same(&objects)),
         Box::pin(all_or_none(&stage, &objects)),
         Box::pin(preempted(&stage, &objects)),
+        Box::pin(gang_recovery::lost_as_a_whole(&stage, &objects)),
+        Box::pin(gang_recovery::lost_one_by_one(&stage, &objects)),
     );
     stage.stop().await;
 }
@@ -251,15 +254,13 @@ async fn same(objects: &Objects, name: &str, sample: JobBuilder) {
     assert_eq!(ours.to_string(), theirs, "{name}");
 }
 
-fn gang_of(name: &str, size: u32, place: &str) -> JobBuilder {
+/// A gang of pods that need more than half a node each.
+pub(super) fn gang_of(name: &str, size: u32, place: &str, mode: &str) -> JobBuilder {
     let containers = json!([{"name": "main", "image": "none", "resources": cpu(40)}]);
     ignoring(job(name))
         .spec("parallelism", size)
         .spec("completions", size)
-        .spec(
-            "scheduling",
-            json!({"schedulingPolicy": {"gang": {}}, "disruptionMode": {"all": {}}}),
-        )
+        .spec("scheduling", json!({"schedulingPolicy": {"gang": {}}, "disruptionMode": {mode: {}}}))
         .pod("nodeSelector", json!({"place": place}))
         .pod("containers", containers)
 }
@@ -267,7 +268,7 @@ fn gang_of(name: &str, size: u32, place: &str) -> JobBuilder {
 /// Three pods of more than half a node each, and two nodes: none starts, until there is a third.
 async fn all_or_none(stage: &Stage, objects: &Objects) {
     let [_, _] = stage.place("gang", [0, 1]).await;
-    create(stage, gang_of("whole", 3, "gang").script("succeed after=1s")).await;
+    create(stage, gang_of("whole", 3, "gang", "all").script("succeed after=1s")).await;
     let group = async || objects.pod_group("whole").await;
     eventually("the gang does not fit", LATER, group, |group| {
         let conditions = group["status"]["conditions"].as_array();
@@ -287,7 +288,7 @@ async fn all_or_none(stage: &Stage, objects: &Objects) {
 async fn preempted(stage: &Stage, objects: &Objects) {
     let [_, _] = stage.place("preempted", [3, 4]).await;
     let script = "hang on-term=143 after=1s times=2; succeed";
-    create(stage, gang_of("preempted", 2, "preempted").script(script)).await;
+    create(stage, gang_of("preempted", 2, "preempted", "all").script(script)).await;
     stage.reaches("preempted", |state| state.ready == Some(2)).await;
     let first: Vec<String> =
         objects.pods_of("preempted").await.into_iter().filter_map(|it| it.metadata.name).collect();
@@ -304,7 +305,7 @@ async fn preempted(stage: &Stage, objects: &Objects) {
 }
 
 /// The builder's typed Job has no `spec.scheduling`.
-async fn create(stage: &Stage, job: JobBuilder) {
+pub(super) async fn create(stage: &Stage, job: JobBuilder) {
     let jobs: Api<DynamicObject> = Api::namespaced_with(
         stage.pods.clone().into_client(),
         stage.namespace(),

@@ -362,7 +362,7 @@ async fn pods_made_in_protobuf_and_json_are_equal() {
     let bed = bed(&[]).await;
     let failures = Some(FailureCounts { counted: 2, ignored: 1 });
     let avoid = vec!["node-a".into()];
-    let group = SchedulingGroup { name: "group".into() };
+    let group = SchedulingGroup { name: "group".into(), attempt: Some(1) };
     let drafts = [
         PodDraft::default(),
         PodDraft { index: Some(3), ..PodDraft::default() },

@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::backoff::PerIndex;
 use super::census::Census;
 use super::ends::Ends;
+use super::group::recovery::Recovery;
 use super::input::{BackoffRecord, Memory, SyncInput};
 use super::options::{Disruptions, Options};
 use super::{IndexSet, backoff, census};
@@ -29,6 +30,8 @@ pub struct Facts {
     pub options: Options,
     /// Ignored failures, if they are limited.
     pub disruptions: Option<Disruptions>,
+    /// The loss of a member of the PodGroup that concerns other members.
+    pub recovery: Option<Recovery>,
     /// The failures that backoff waits for, including this sync's. ([S15])
     pub backoff: BackoffRecord,
     /// How its pods failed that are counted already; none without failures.
@@ -58,6 +61,20 @@ pub struct Indexes {
     pub per_index: Option<PerIndex>,
 }
 
+/// What leaves failed pods to a later sync.
+#[derive(Clone, Copy)]
+struct Held<'a> {
+    disruptions: Option<&'a Disruptions>,
+    recovery: Option<&'a Recovery>,
+}
+
+impl Held<'_> {
+    fn holds(self, pod: &Pod) -> bool {
+        self.disruptions.is_some_and(|it| it.holds(&pod.uid))
+            || self.recovery.is_some_and(|it| it.holds(pod))
+    }
+}
+
 impl Facts {
     /// The facts of a sync that does nothing: it reads no pod.
     pub(super) fn unread(input: &SyncInput<'_>) -> Self {
@@ -69,6 +86,7 @@ impl Facts {
             succeeded: 0,
             options: Options::default(),
             disruptions: None,
+            recovery: None,
             backoff: BackoffRecord::default(),
             ends: None,
             expectations_satisfied: input.memory.expectations.satisfied(input.now, timeout),
@@ -91,10 +109,12 @@ impl Facts {
         };
         let limited = options.disruption_limit;
         let disruptions = limited.map(|_| Disruptions::read(job, &census, pods_per_sync));
+        let recovery = Recovery::find(job, &census, input.groups, input.now);
+        let held = Held { disruptions: disruptions.as_ref(), recovery: recovery.as_ref() };
         let timeout = input.settings.expectations_timeout;
         Self {
             job: Arc::clone(job),
-            backoff: backoff_after(input, &census, disruptions.as_ref()),
+            backoff: backoff_after(input, &census, held),
             ends: ends_before(input, &census),
             expectations_satisfied: input.memory.expectations.satisfied(input.now, timeout),
             census,
@@ -102,12 +122,20 @@ impl Facts {
             succeeded,
             options,
             disruptions,
+            recovery,
             status_needs_spec: input.memory.status_needs_spec,
             pods_per_sync,
             counts_wait_since: input.memory.counts_wait_since,
             counts_max: input.counts_max,
             now: input.now,
         }
+    }
+
+    /// Whether a later sync counts this pod, so that it must keep its finalizer. A Job that ends
+    /// replaces no pod.
+    pub(super) fn holds(&self, pod: &Pod, ends: bool) -> bool {
+        let recovery = self.recovery.as_ref().filter(|_| !ends);
+        Held { disruptions: self.disruptions.as_ref(), recovery }.holds(pod)
     }
 
     /// The state of `backoffLimitPerIndex`.
@@ -147,11 +175,7 @@ impl Indexes {
 ///
 /// DIVERGES(upstream): upstream starts with an empty record. A restart of the controller then lets
 /// a failing Job create its next pod at once. ([E4])
-fn backoff_after(
-    input: &SyncInput<'_>,
-    census: &Census,
-    disruptions: Option<&Disruptions>,
-) -> BackoffRecord {
+fn backoff_after(input: &SyncInput<'_>, census: &Census, held: Held<'_>) -> BackoffRecord {
     let settings = input.settings;
     let slots = |pods: usize| backoff::slots(input.job, pods);
     let shown = || {
@@ -181,11 +205,7 @@ fn backoff_after(
         record,
         &backoff::Terms { slots: slots(alive), now: input.now, settings },
         census.newly_succeeded.iter().map(Arc::as_ref),
-        census
-            .newly_failed
-            .iter()
-            .filter(|pod| !disruptions.is_some_and(|it| it.holds(&pod.uid)))
-            .map(Arc::as_ref),
+        census.newly_failed.iter().filter(|pod| !held.holds(pod)).map(Arc::as_ref),
     )
 }
 

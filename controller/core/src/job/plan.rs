@@ -146,6 +146,8 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
     }
     let PodDecision { stage, manages_pods, action, wake, waits_for } =
         pods::decide(&facts, verdict.as_ref(), &open, input.settings);
+    let creates = matches!(stage, PodStage::Create(_));
+    let group = if creates { group.for_new_pods(&facts.census) } else { group };
     // After its deadline a Job without a verdict only waits for the watches.
     let deadline = verdict::until_deadline(&facts.job, facts.now)
         .filter(|left| verdict.is_none() && *left > SignedDuration::ZERO);

@@ -126,9 +126,11 @@ impl SlowStart {
 pub(super) fn deleting(victims: &[Arc<Pod>], purpose: Purpose) -> Vec<SideEffect> {
     let uids = || victims.iter().map(|pod| pod.uid.clone()).collect();
     let mut updates = Vec::new();
-    if purpose.strips_finalizer() {
+    let stripped = victims.iter().filter(|pod| purpose.strips_finalizer(pod));
+    let stripped: Vec<Uid> = stripped.map(|pod| pod.uid.clone()).collect();
+    if !stripped.is_empty() {
         // A watch that lags must not make them appear countable. ([Z1])
-        updates.push(SideEffect::Remember(MemoryUpdate::RemovingFinalizer(uids())));
+        updates.push(SideEffect::Remember(MemoryUpdate::RemovingFinalizer(stripped)));
     }
     if purpose.is_awaited() {
         updates.push(SideEffect::Remember(MemoryUpdate::Deleting(uids())));
@@ -149,7 +151,7 @@ pub(super) fn deleted(
     for (pod, outcome) in victims.iter().zip(outcomes) {
         match outcome {
             Err(failure) if failure.kind != FailureKind::NotFound => {
-                kept.push(pod.uid.clone());
+                kept.push(Arc::clone(pod));
                 failures.push(failure);
                 continue;
             }
@@ -160,12 +162,16 @@ pub(super) fn deleted(
         gone.push(Arc::clone(pod));
     }
     let all_deleted = kept.is_empty();
-    let forgotten = forget_deletions(purpose, kept, not_found).into_iter();
+    let forgotten = forget_deletions(purpose, &kept, not_found).into_iter();
     let mut side_effects: Vec<_> = forgotten.map(SideEffect::Remember).collect();
     if !gone.is_empty() {
         let names: Vec<Arc<str>> = gone.iter().map(|pod| Arc::clone(&pod.name)).collect();
         let message = pods_message("Deleted", &names);
         side_effects.push(SideEffect::Event(EventDraft::normal("SuccessfulDelete", message)));
+        let recovery = facts.recovery.as_ref().filter(|_| purpose == Purpose::Group);
+        let event =
+            recovery.map(|it| EventDraft::normal("PodGroupDisrupted", it.message(gone.len())));
+        side_effects.extend(event.map(SideEffect::Event));
     }
     // After a conflict the next sync decides anew; there is nothing to tell a user.
     if let Some(failure) = failures.iter().find(|each| each.kind != FailureKind::Conflict) {
@@ -228,12 +234,15 @@ pub(super) fn written_to(pods: &mut PodStage, claimed: &Pod, version: Version) {
     }
 }
 
-fn forget_deletions(purpose: Purpose, kept: Vec<Uid>, not_found: Vec<Uid>) -> Vec<MemoryUpdate> {
+fn forget_deletions(purpose: Purpose, kept: &[Arc<Pod>], not_found: Vec<Uid>) -> Vec<MemoryUpdate> {
     let mut updates = Vec::new();
-    if purpose.strips_finalizer() && !kept.is_empty() {
-        updates.push(MemoryUpdate::FinalizerKept(kept.clone()));
+    let stripped = kept.iter().filter(|pod| purpose.strips_finalizer(pod));
+    let stripped: Vec<Uid> = stripped.map(|pod| pod.uid.clone()).collect();
+    if !stripped.is_empty() {
+        updates.push(MemoryUpdate::FinalizerKept(stripped));
     }
-    let forgotten = [kept, not_found].concat();
+    let kept = kept.iter().map(|pod| pod.uid.clone());
+    let forgotten: Vec<Uid> = kept.chain(not_found).collect();
     if purpose.is_awaited() && !forgotten.is_empty() {
         updates.push(MemoryUpdate::NotDeleted(forgotten));
     }

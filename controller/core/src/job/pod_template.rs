@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use epilogue_common::names::{
-    COMPLETION_INDEX, COMPLETION_INDEX_ENV, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT,
-    TRACKING_FINALIZER,
+    COMPLETION_INDEX, COMPLETION_INDEX_ENV, GANG_ATTEMPT, INDEX_FAILURE_COUNT,
+    INDEX_IGNORED_FAILURE_COUNT, TRACKING_FINALIZER,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -115,11 +115,13 @@ impl<'a> Additions<'a> {
         let counted = draft.failures.map(|it| (INDEX_FAILURE_COUNT, it.counted.to_string()));
         let ignored = draft.failures.filter(|it| it.ignored > 0);
         let ignored = ignored.map(|it| (INDEX_IGNORED_FAILURE_COUNT, it.ignored.to_string()));
+        let attempt = draft.group.as_ref().and_then(|group| group.attempt);
+        let attempt = attempt.map(|attempt| (GANG_ATTEMPT, attempt.to_string()));
         Self {
             job,
             generate_name: generate_name(&job.key.name, draft.index),
             labels: index.clone().into_iter().collect(),
-            annotations: [index, counted, ignored].into_iter().flatten().collect(),
+            annotations: [index, counted, ignored, attempt].into_iter().flatten().collect(),
             hostname: draft.index.map(|index| format!("{}-{index}", job.key.name)),
             avoid: &draft.avoid,
             group: draft.group.as_deref(),

@@ -53,20 +53,28 @@ pub enum Purpose {
     Suspend,
     /// There are more than wanted, or they have no place in the Job. ([P3])
     Excess,
+    /// A member of their PodGroup is lost, and the group is disrupted as a whole.
+    Group,
 }
 
 impl Purpose {
-    /// Whether the pods must not be counted as failed, so that the finalizer goes first. ([P14])
+    /// Whether the pod must not be counted as failed, so that the finalizer goes first. ([P14])
+    ///
+    /// A member of a lost group that is a target of a disruption itself counts as disrupted.
     ///
     /// DIVERGES(upstream): also when the Job succeeds. Upstream keeps the finalizer, so after a
     /// crash the pods that it deleted count as failed.
-    pub fn strips_finalizer(self) -> bool {
-        self != Self::End(End::Failure)
+    pub fn strips_finalizer(self, pod: &Pod) -> bool {
+        match self {
+            Self::End(end) => end != End::Failure,
+            Self::Suspend | Self::Excess => true,
+            Self::Group => !pod.is_target(),
+        }
     }
 
     /// Whether nothing else may be done to pods until a watch shows the deletion. ([E1])
     pub fn is_awaited(self) -> bool {
-        matches!(self, Self::Suspend | Self::Excess)
+        !matches!(self, Self::End(_))
     }
 }
 
@@ -105,6 +113,12 @@ pub(super) fn decide(
     }
     if facts.job.spec.suspend {
         let stage = PodStage::delete(live(), Purpose::Suspend);
+        return PodDecision::new(stage, Action::PodsDeleted);
+    }
+    if let Some(victims) = facts.recovery.as_ref().and_then(|it| it.victims(awaits_boots)) {
+        let most = settings.max_pod_create_delete_per_sync;
+        let victims = victims.into_iter().take(most).collect();
+        let stage = PodStage::delete(victims, Purpose::Group);
         return PodDecision::new(stage, Action::PodsDeleted);
     }
     // DIVERGES(upstream): only on request. Upstream lets a pod that cannot start hold up its Job
@@ -158,10 +172,29 @@ fn wanted(facts: &Facts) -> usize {
     }
 }
 
-/// Creates missing pods, unless backoff delays it. ([P5], [P6])
+/// The number of pods that can still run at once; `None` while no place has ended for good.
+pub(super) fn can_run(facts: &Facts) -> Option<usize> {
+    let failed = facts.per_index().map_or(0, |per_index| per_index.failed.len() as usize);
+    let ended = Some(facts.succeeded + failed).filter(|ended| *ended > 0)?;
+    let completions = facts.job.spec.completions.map(|it| usize::try_from(it).unwrap_or(0));
+    Some(completions.map_or(usize::MAX, |it| it.saturating_sub(ended)).min(wanted(facts)))
+}
+
+/// Whether a pod is missing, or has no node yet.
+pub(super) fn awaits_placement(facts: &Facts) -> bool {
+    let mut pending = facts.census.pods.of_kind(Kind::Pending);
+    facts.census.active < wanted(facts) || pending.any(|pod| pod.node.is_none())
+}
+
+/// Creates missing pods, unless backoff delays it. No pod joins a group that is still to be ended.
+/// ([P5], [P6])
 fn create(facts: &Facts, settings: &Settings, missing: usize) -> PodDecision {
     let missing = missing.min(settings.max_pod_create_delete_per_sync);
     let none = PodDecision::new(PodStage::None, Action::PodsCreated);
+    if let Some(recovery) = &facts.recovery {
+        let wake = (!recovery.left.is_empty()).then_some(recovery.wait);
+        return PodDecision { action: Action::Tracking, wake, ..none };
+    }
     if facts.per_index().is_none() {
         let left = backoff::remaining(facts.backoff, facts.now, settings);
         if left > SignedDuration::ZERO {

@@ -257,9 +257,9 @@ impl Progress {
                 self.created(slow_start, Vec::new())
             }
             PodStage::Delete { victims, purpose } => {
-                let strip = purpose.strips_finalizer();
                 self.side_effects.extend(pod_stage::deleting(victims, *purpose));
-                (Stage::Delete, victims.iter().map(|pod| Step::delete(pod, strip)).collect())
+                let step = |pod| Step::delete(pod, purpose.strips_finalizer(pod));
+                (Stage::Delete, victims.iter().map(step).collect())
             }
             PodStage::FailPending(pods) => {
                 (Stage::FailPending, pods.iter().cloned().map(Step::FailPending).collect())

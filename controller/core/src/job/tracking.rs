@@ -72,7 +72,7 @@ impl Accounting {
         let (facts, known) = (rules.facts, &rules.facts.census.uncounted);
         let mut new_indexes: HashSet<u32> = HashSet::new();
         for pod in removable {
-            if facts.disruptions.as_ref().is_some_and(|it| it.holds(&pod.uid)) {
+            if facts.holds(pod, rules.decided || rules.end.is_some()) {
                 self.cut_off = true;
                 continue;
             }

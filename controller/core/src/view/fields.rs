@@ -28,6 +28,7 @@ pub const POD: &[&str] = &[
     "metadata.annotations.batch.kubernetes.io/job-completion-index",
     "metadata.annotations.batch.kubernetes.io/job-index-failure-count",
     "metadata.annotations.batch.kubernetes.io/job-index-ignored-failure-count",
+    "metadata.annotations.epilogue.dev/gang-attempt",
     "metadata.annotations.epilogue.dev/terminated-at",
     "metadata.annotations.kubernetes.io/config.mirror",
     "spec.nodeName",

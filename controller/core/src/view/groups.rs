@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::json::{Json, read};
 use super::lenient::lean_metadata;
-use super::{SchedulingPolicy, TypedReference, Uid, Version};
+use super::{DisruptionMode, SchedulingPolicy, TypedReference, Uid, Version};
 
 /// Namespace and name of a Workload or a PodGroup.
 pub type GroupKey = (Arc<str>, Arc<str>);
@@ -55,6 +55,8 @@ pub struct PodGroup {
     pub workload: Option<Arc<str>>,
     /// `spec.schedulingPolicy.gang.minCount`; `None` without a gang.
     pub min_count: Option<i32>,
+    /// Whether `spec.disruptionMode` is `all`.
+    pub is_disrupted_whole: bool,
 }
 
 #[derive(Deserialize)]
@@ -92,6 +94,7 @@ struct WirePodGroup {
 struct WirePodGroupSpec {
     workload_ref: Option<WorkloadReference>,
     scheduling_policy: SchedulingPolicy,
+    disruption_mode: DisruptionMode,
 }
 
 #[derive(Default, Deserialize)]
@@ -148,6 +151,7 @@ impl PodGroup {
             version: Version::parse(&metadata.resource_version.unwrap_or_default()),
             workload: spec.workload_ref.map(|it| it.workload_name.into()),
             min_count: min_count(&spec.scheduling_policy),
+            is_disrupted_whole: spec.disruption_mode.all.is_some(),
         })
     }
 }

@@ -41,6 +41,8 @@ pub struct Pod {
     pub index: Option<u32>,
     /// Failures of the index before this pod, from the annotations. ([I8])
     pub failures: FailureCounts,
+    /// The attempt of its PodGroup, from the annotation.
+    pub attempt: u32,
     /// Types and states of all conditions, shared by pods with the same ones.
     pub conditions: Arc<[Condition]>,
     /// The first `Ready` condition.

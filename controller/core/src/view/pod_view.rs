@@ -7,8 +7,8 @@ use epilogue_common::names::disruption_reason::DELETION_BY_POD_GC;
 use epilogue_common::names::node::TERMINATED_AT;
 use epilogue_common::names::pod_condition::{DISRUPTION_TARGET, READY};
 use epilogue_common::names::{
-    COMPLETION_INDEX, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT, TRACKING_FINALIZER,
-    pod_condition,
+    COMPLETION_INDEX, GANG_ATTEMPT, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT,
+    TRACKING_FINALIZER, pod_condition,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -92,6 +92,7 @@ impl WirePod {
                 counted: count(INDEX_FAILURE_COUNT),
                 ignored: count(INDEX_IGNORED_FAILURE_COUNT),
             },
+            attempt: count(GANG_ATTEMPT),
             conditions: shared_conditions(conditions, interner),
             ready,
             containers,

@@ -138,6 +138,7 @@ impl Ledger {
         }
         self.met(Met::Creation);
         self.joined(api, planned, pod);
+        self.begun_anew(api, planned, pod);
         self.not_too_many(api, planned, pod);
         let loose = self
             .accounts
@@ -312,6 +313,7 @@ impl Ledger {
             Phase::Failed => Met::ReleaseFailed,
             _ => Met::ReleaseUnended,
         });
+        self.lost_alone(api, planned, job, seen);
         let (succeeded, failed) = listed(&job.status);
         let standing = Standing {
             accounted: self.accounts.get(&job.uid).is_some_and(counted)

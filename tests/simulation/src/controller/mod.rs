@@ -58,6 +58,8 @@ pub enum Sabotage {
     ForgetReleases,
     /// Misses the events of some pods that finish.
     MissEvents,
+    /// Takes a PodGroup that is disrupted as a whole for one whose pods are disrupted one by one.
+    SpareGroup,
     /// Pod GC does not ask the API for a node that its watch does not show.
     TrustWatch,
     /// Pod GC patches a pod whatever its version is by then.

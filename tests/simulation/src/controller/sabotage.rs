@@ -59,6 +59,9 @@ impl Sabotage {
                 }
                 _ => {}
             },
+            StateEvent::PodGroup(WatchEvent::Shown(group)) if self == Self::SpareGroup => {
+                Arc::make_mut(group).is_disrupted_whole = false;
+            }
             StateEvent::Namespace(WatchEvent::Shown(namespace)) if self == Self::KeepConsent => {
                 namespace.force_fail_after = Some(SignedDuration::from_secs(60));
             }

@@ -205,7 +205,9 @@ fn job_fields(random: &mut Random, key: &JobKey) -> Value {
     }
     // Without a throw of the dice, too.
     if parallelism % 2 == 1 {
-        spec["scheduling"] = json!({"schedulingPolicy": {"gang": {}}});
+        let whole = completions.unwrap_or(0) % 2 == 0;
+        let mode = if whole { json!({"all": {}}) } else { json!({"single": {}}) };
+        spec["scheduling"] = json!({"schedulingPolicy": {"gang": {}}, "disruptionMode": mode});
     }
     let mut metadata = json!({"namespace": &*key.namespace, "name": &*key.name});
     if random.percent(10) {

@@ -51,6 +51,9 @@ situations! {
     GroupFound: "a Workload or PodGroup is found that a lost reply had hidden";
     GroupResized: "a gang follows the size of its Job";
     GroupJoined: "a pod joins a PodGroup";
+    GroupLost: "a lost member of a gang is counted, whose other pods have ended";
+    GroupAnew: "a pod joins the next attempt of its gang";
+    GroupOfDead: "the same where only failed pods are replaced";
 
     // Counts.
     LostMarked: "a pod that its node lost is marked before it is counted";

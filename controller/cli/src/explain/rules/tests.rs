@@ -4,7 +4,7 @@ mod of_causes;
 
 use controller_core::job::{JobGroups, Memory, Settings, Versions};
 use controller_core::job_pods::JobPods;
-use controller_core::view::{Interner, WireJob, WirePod};
+use controller_core::view::{Interner, PodGroup, WireJob, WirePod};
 use epilogue_common::names::{MANAGED_BY, TRACKING_FINALIZER};
 use jiff::SignedDuration;
 use serde::Deserialize as _;
@@ -160,6 +160,40 @@ fn the_next_sync_names_the_scheduling_group() {
     later["spec"]["scheduling"] = json!({"schedulingPolicy": {"later": {}}});
     let expected = "spec.scheduling.schedulingPolicy asks for what this version does not know";
     assert_eq!(among(later, Some(&groups)), [expected]);
+}
+
+#[test]
+fn the_next_sync_says_why_a_group_starts_anew() {
+    let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "job-uid",
+                        "controller": true}]);
+    let group = json!({
+        "metadata": {"namespace": "ns", "name": "g", "uid": "g", "ownerReferences": owner},
+        "spec": {"disruptionMode": {"all": {}}},
+    });
+    let group = Arc::new(PodGroup::read(&group.to_string()).expect("must be a PodGroup"));
+    let groups = JobGroups { pod_groups: vec![group], ..JobGroups::default() };
+    let member = |name: &str, phase: &str| {
+        let mut pod = pod(name, phase);
+        pod["spec"] = json!({"nodeName": "n", "schedulingGroup": {"podGroupName": "g"}});
+        pod
+    };
+    let mut lost = member("a", "Failed");
+    lost["status"]["conditions"] = json!([{"type": "DisruptionTarget", "status": "True",
+        "reason": "TerminationByKubelet", "lastTransitionTime": at(-1)}]);
+    let pods = vec![lost.clone(), member("b", "Running")];
+    let controller = Controller::WithoutLease;
+    let explained = explained_among((started(), pods), None, &controller, Some(&groups));
+    let why = "a is lost (TerminationByKubelet), and disruptionMode is all:";
+    let expected = [format!("{why} its group starts anew"), "delete 1 pod: b".to_owned()];
+    assert_eq!(explained.next_sync[..2], expected);
+    let mut ending = member("b", "Running");
+    ending["metadata"]["deletionTimestamp"] = at(20).into();
+    ending["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+    let job = spec(started(), &[("podReplacementPolicy", "Failed".into())]);
+    let pods = vec![lost, ending];
+    let explained = explained_among((job, pods), None, &controller, Some(&groups));
+    let expected = format!("{why} its group starts anew once 1 pod of it ended");
+    assert_eq!(explained.next_sync[0], expected);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 pub(super) mod body;
 mod names;
+pub(super) mod recovery;
 pub(super) mod stage;
 
 use std::fmt;
@@ -15,7 +16,9 @@ use epilogue_common::names::job_condition::SUSPENDED;
 use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::SignedDuration;
 
+use super::census::Census;
 use super::facts::Facts;
+use super::pods;
 use super::verdict::Verdict;
 use crate::view::{
     GangPolicy, GroupKey, GroupTemplate, Job, JobScheduling, PodGroup, SchedulingSpec,
@@ -71,6 +74,8 @@ pub enum WorkloadPlan {
 pub struct SchedulingGroup {
     /// `metadata.name`.
     pub name: Arc<str>,
+    /// The attempt of new members, where the group is disrupted as a whole.
+    pub attempt: Option<u32>,
 }
 
 /// One call on the scheduling group of a Job.
@@ -241,7 +246,7 @@ fn own(facts: &Facts, groups: &JobGroups, is_new: bool) -> GroupPlan {
         [] => of_pods(facts),
         [only] => {
             let workload = Resize::of_workload(workload, template, wanted);
-            let pod_group = Resize::of_pod_group(only, wanted);
+            let pod_group = Resize::of_pod_group(only, size(facts, only, wanted));
             join(only, workload.into_iter().chain(pod_group).collect())
         }
         many => GroupPlan::Alone(format!("it controls {} PodGroups", many.len())),
@@ -268,7 +273,8 @@ fn delegated(facts: &Facts, groups: &JobGroups, template: &str, is_new: bool) ->
     let mut existing = groups.pod_groups.iter();
     match existing.find(|it| it.workload.as_deref() == Some(&**name)) {
         Some(group) => {
-            join(group, Resize::of_pod_group(group, template.min_count).into_iter().collect())
+            let size = size(facts, group, template.min_count);
+            join(group, Resize::of_pod_group(group, size).into_iter().collect())
         }
         None if is_new => GroupPlan::Create(WorkloadPlan::Of(pod_group(workload, template, false))),
         None => GroupPlan::Nothing,
@@ -286,7 +292,7 @@ fn of_pods(facts: &Facts) -> GroupPlan {
     let mut groups = facts.census.pods.iter().filter_map(|pod| pod.group.as_ref());
     groups.find(|group| ***group == *name).map_or(GroupPlan::Nothing, |group| {
         let name = Arc::clone(group);
-        GroupPlan::Join(Arc::new(SchedulingGroup { name }), Vec::new())
+        GroupPlan::Join(Arc::new(SchedulingGroup { name, attempt: None }), Vec::new())
     })
 }
 
@@ -311,6 +317,19 @@ fn problem(spec: &SchedulingSpec) -> Option<String> {
 /// The size of a gang: as its Job says, or all pods that run at once. (W3)
 fn min_count(job: &Job, gang: &GangPolicy) -> i32 {
     gang.min_count.unwrap_or_else(|| job.spec.parallelism.max(1))
+}
+
+/// The size of a PodGroup whose Job or template asks for this one. Once some pods have ended for
+/// good, and while another is still to be placed, it is not more than the pods that are left.
+///
+/// DIVERGES(upstream): upstream leaves the size as asked. Once some pods have succeeded, a pod that
+/// replaces another is then never placed: the scheduler waits for more pods than there will be. (W5)
+fn size(facts: &Facts, group: &PodGroup, asked: Option<i32>) -> Option<i32> {
+    let (asked, current) = (asked?, group.min_count?);
+    let left = pods::can_run(facts).filter(|_| !facts.job.spec.suspend);
+    let Some(left) = left else { return Some(asked) };
+    let least = asked.min(i32::try_from(left.max(1)).unwrap_or(i32::MAX));
+    Some(if pods::awaits_placement(facts) { least } else { current.clamp(least, asked) })
 }
 
 fn draft(job: &Job, min_count: Option<i32>) -> WorkloadDraft {
@@ -339,9 +358,10 @@ fn join(group: &PodGroup, resizes: Vec<Resize>) -> GroupPlan {
 }
 
 impl SchedulingGroup {
-    /// That of this PodGroup.
+    /// That of this PodGroup, for its first members.
     pub(super) fn of(group: &PodGroup) -> Self {
-        Self { name: Arc::clone(&group.key.1) }
+        let attempt = group.is_disrupted_whole.then_some(0);
+        Self { name: Arc::clone(&group.key.1), attempt }
     }
 }
 
@@ -391,6 +411,18 @@ impl GroupPlan {
     /// Whether the sync ends with it: no pod is made, and no status written.
     pub fn is_last(&self) -> bool {
         matches!(self, Self::Await(..) | Self::Refuse(_))
+    }
+
+    /// The same for pods that are created now, in the attempt of the group that is theirs.
+    pub(super) fn for_new_pods(self, census: &Census) -> Self {
+        match self {
+            Self::Join(group, resizes) if group.attempt.is_some() => {
+                let attempt = Some(recovery::next_attempt(census, &group.name));
+                let name = Arc::clone(&group.name);
+                Self::Join(Arc::new(SchedulingGroup { name, attempt }), resizes)
+            }
+            other => other,
+        }
     }
 }
 

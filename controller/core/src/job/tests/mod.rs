@@ -13,6 +13,7 @@ mod divergences;
 mod end_events;
 mod ends;
 mod failure_policy;
+mod gang_recovery;
 mod golden;
 mod group;
 mod indexed;
