@@ -12,6 +12,9 @@ mod braked_jobs;
 mod bus;
 mod ends_ledger;
 mod faults;
+mod gang_ledger;
+mod gangs;
+mod garbage;
 mod host;
 mod kubelet;
 mod ledger;
@@ -122,6 +125,22 @@ fn without_faults_every_job_ends_exactly_as_scripted() {
     let reports = run_all("calm", Options::default());
     assert_restarts_met(&reports);
     assert_reported(&reports, &["ExitCode"]);
+    assert_gangs_met(&reports, &[]);
+}
+
+/// Some worlds must have had gang scheduling, and these situations.
+fn assert_gangs_met(reports: &[Report], of_faults: &[&str]) {
+    let gangs = || reports.iter().filter_map(|it| it.gangs.as_ref());
+    let excused: Vec<&String> = gangs().flat_map(|it| &it.excused).collect();
+    println!("with gangs: {}; excused: {excused:#?}", gangs().count());
+    let pods: usize = gangs().filter_map(|it| it.met.get(gang_ledger::JOINED)).sum();
+    let is_rare = excused.len() * EXCUSED_OF <= pods;
+    assert!(is_rare || asked_seeds().is_some(), "too much is excused: {}", excused.len());
+    for what in gang_ledger::MET.iter().chain(of_faults) {
+        let count: usize = gangs().filter_map(|it| it.met.get(what)).sum();
+        println!("{what}: {count}");
+        assert!(count >= MET_MIN || asked_seeds().is_some(), "too few {what}: {count}");
+    }
 }
 
 /// Ends with each of these causes must have been reported.
@@ -151,6 +170,7 @@ fn assert_restarts_met(reports: &[Report]) {
 fn with_faults_and_crashes_each_pod_counts_once() {
     let reports = run_all("faults", Options { faults: true, ..Options::default() });
     assert_restarts_met(&reports);
+    assert_gangs_met(&reports, &gang_ledger::OF_FAULTS);
     let drawn = |of: fn(&Drawn) -> u32| reports.iter().map(|it| of(&it.drawn)).sum::<u32>();
     let lost = reports.iter().flat_map(|it| &it.log).filter(|access| access.is_lost).count();
     let answered =
@@ -199,6 +219,7 @@ fn after_a_restore_of_etcd_each_pod_that_the_api_shows_counts_once() {
     let (count, undone) = (restores.len(), restores.iter().filter(undone).count());
     let excused: Vec<&String> = reports.iter().flat_map(|it| &it.verdict.excused).collect();
     let of_jobs: usize = reports.iter().map(|it| it.verdict.undone).sum();
+    assert_gangs_met(&reports, &gang_ledger::OF_FAULTS);
     println!("restores: {count}; with counts that are undone: {undone}; {of_jobs} Jobs went back");
     println!("excused: {excused:#?}");
     let is_rare = excused.len() * EXCUSED_OF <= of_jobs;
@@ -273,6 +294,7 @@ fn from_the_seventh_failure_of_a_slot_on_pods_wait_whatever_their_job_says() {
 fn a_namespace_that_is_deleted_goes_with_its_jobs() {
     let reports =
         run_all("namespaces", Options { faults: true, dooms: true, ..Options::default() });
+    assert_gangs_met(&reports, &[]);
     let log = || reports.iter().flat_map(|it| &it.log).filter(|it| it.namespace == DOOMED);
     let ours = || log().filter(|it| it.agent.starts_with(CONTROLLER));
     let is_refused = |it: &&Access| {
@@ -294,6 +316,7 @@ fn a_namespace_that_is_deleted_goes_with_its_jobs() {
 fn two_controllers_that_both_believe_to_lead_count_each_pod_once() {
     let options = Options { faults: true, standby: true, ..Options::default() };
     let reports = run_all("two controllers", options);
+    assert_gangs_met(&reports, &gang_ledger::OF_FAULTS);
     let overlaps: usize = reports.iter().map(|it| overlaps(&it.log)).sum();
     println!("both wrote in turn: {overlaps}");
     assert!(overlaps >= MET_MIN || reports.len() == 1, "too few: {overlaps}");
@@ -519,7 +542,7 @@ fn a_seed_replays_exactly() {
     for options in [
         Options::default(),
         Options { faults: true, standby: true, loses_node: true, ..Options::default() },
-        Options { faults: true, restores: true, ..Options::default() },
+        Options { faults: true, restores: true, gangs: true, ..Options::default() },
         Options { faults: true, dooms: true, ..Options::default() },
         Options { faults: true, admission: true, ..Options::default() },
         Options { shuts_down: true, changes_updates: true, ..Options::default() },
@@ -546,9 +569,10 @@ fn assert_caught(sabotage: Sabotage, text: &str) {
         sabotage: sabotage_of,
         shuts_down,
         cancels,
-        faults: restores || admission,
+        faults: restores || admission || sabotage.is_of_changed_gangs(),
         restores,
         admission,
+        gangs: sabotage.is_of_gangs(),
         dooms: sabotage.is_of_namespaces(),
         brakes: sabotage.is_of_brakes(),
         changes_updates: sabotage.is_of_updates(),
@@ -621,6 +645,18 @@ caught! {
         DropConditions by "loses conditions";
     an_agent_that_drops_the_taints_of_others_is_caught:
         DropTaints by "loses taints";
+    a_controller_that_makes_two_workloads_is_caught:
+        TwoWorkloads by "controls 2 Workloads";
+    a_controller_that_makes_two_pod_groups_is_caught:
+        TwoPodGroups by "controls 2 PodGroups";
+    a_controller_that_creates_pods_outside_of_their_group_is_caught:
+        JoinNone by "is not in";
+    a_controller_that_creates_pods_in_a_group_that_is_not_there_is_caught:
+        JoinOther by "joins default/other";
+    a_controller_that_holds_pod_groups_is_caught:
+        HoldPodGroups by "outlives its Job";
+    a_controller_that_makes_a_gang_larger_than_its_job_asks_is_caught:
+        MakeLarger by "has size Some(99)";
     a_controller_that_holds_a_namespace_is_caught:
         HoldNamespace by "is not gone";
     a_controller_that_calls_without_a_pause_is_caught:

@@ -40,6 +40,7 @@ impl Verb {
 /// The format of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PatchFormat {
+    Json,
     Merge,
     Strategic,
 }
@@ -71,9 +72,9 @@ impl Call {
         let segments: Vec<String> =
             uri.path().split('/').filter(|it| !it.is_empty()).map(decoded).collect();
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-        let (group, rest) = match &segments[..] {
-            ["api", "v1", rest @ ..] => ("", rest),
-            ["apis", group, "v1", rest @ ..] if !group.is_empty() => (*group, rest),
+        let (group, version, rest) = match &segments[..] {
+            ["api", "v1", rest @ ..] => ("", "v1", rest),
+            ["apis", group, version, rest @ ..] if !group.is_empty() => (*group, *version, rest),
             _ => return Err(Refusal::no_such_path()),
         };
         let (namespace, rest) = match rest {
@@ -87,7 +88,7 @@ impl Call {
             [plural, name, subresource] => (*plural, *name, *subresource),
             _ => return Err(Refusal::no_such_path()),
         };
-        let kind = Kind::of(group, plural).ok_or_else(Refusal::no_such_path)?;
+        let kind = Kind::of(group, version, plural).ok_or_else(Refusal::no_such_path)?;
         if !namespace.is_empty() && !kind.facts().namespaced {
             return Err(Refusal::no_such_path());
         }
@@ -167,6 +168,7 @@ impl Call {
     /// The format of its patch.
     pub(crate) fn patch_format(&self) -> Result<PatchFormat, Refusal> {
         match self.content.split(';').next().unwrap_or_default() {
+            "application/json-patch+json" => Ok(PatchFormat::Json),
             "application/merge-patch+json" => Ok(PatchFormat::Merge),
             "application/strategic-merge-patch+json" => Ok(PatchFormat::Strategic),
             other => Err(Refusal::unsupported(other)),

@@ -194,6 +194,16 @@ impl Matcher {
             && is(&self.subresource, &call.subresource)
             && self.agent.as_ref().is_none_or(|agent| call.agent.starts_with(agent))
     }
+
+    /// Whether it is for all calls of this user agent, those too that concern no kind.
+    fn fits_all(&self, agent: &str) -> bool {
+        let Self { verbs, kind, namespace, name, subresource, agent: of } = self;
+        let names_none = [namespace, name, subresource].into_iter().all(Option::is_none);
+        verbs.is_empty()
+            && kind.is_none()
+            && names_none
+            && of.as_ref().is_none_or(|of| agent.starts_with(of))
+    }
 }
 
 impl Faults {
@@ -214,12 +224,21 @@ impl Faults {
 
     /// What happens to this call; counts it.
     pub(crate) fn fate(&mut self, call: &Call) -> Fate {
+        self.meet(|matcher| matcher.fits(call), list::expired(call).as_ref())
+    }
+
+    /// What happens to a call of this user agent that concerns no kind; counts it.
+    pub(crate) fn fate_of_document(&mut self, agent: &str) -> Fate {
+        self.meet(|matcher| matcher.fits_all(agent), None)
+    }
+
+    /// The same for the faults that fit. A list that can be too old is refused like this.
+    fn meet(&mut self, fits: impl Fn(&Matcher) -> bool, expired: Option<&Refusal>) -> Fate {
         let mut fate = Fate::default();
         self.on.retain(|_, fault| {
             let expires = matches!(fault.effect, Effect::ExpireToken);
-            let expired = expires.then(|| list::expired(call)).flatten();
             let is_admission = fault.effect.admits().is_some();
-            if is_admission || !fault.matcher.fits(call) || expires && expired.is_none() {
+            if is_admission || !fits(&fault.matcher) || expires && expired.is_none() {
                 return true;
             }
             if fault.times == Some(0) {
@@ -233,7 +252,9 @@ impl Faults {
                 Effect::LoseReply => fate.lose_reply = true,
                 Effect::Delay(delay) => fate.delay += *delay,
                 Effect::DelayReply(delay) => fate.delay_reply += *delay,
-                Effect::ExpireToken => fate.refuse = fate.refuse.take().or(expired),
+                Effect::ExpireToken => {
+                    fate.refuse = fate.refuse.take().or_else(|| expired.cloned());
+                }
                 Effect::Mutate(_) | Effect::Validate(_) => {}
             }
             fault.times = fault.times.map(|times| times - 1);

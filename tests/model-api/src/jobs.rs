@@ -5,8 +5,8 @@ use controller_core::view::WireJob;
 use k8s_openapi::api::batch::v1::JobStatus;
 use serde_json::{Value, json};
 
-use crate::pods;
 use crate::refusal::Refusal;
+use crate::{gangs, pods};
 
 /// `backoffLimit` of a Job with a limit per index.
 const NO_LIMIT: i32 = i32::MAX;
@@ -63,6 +63,7 @@ pub(crate) fn prepare_new(job: &mut Value) {
 pub(crate) fn check_new(job: &Value) -> Result<(), Refusal> {
     let spec = &job["spec"];
     check_numbers(spec)?;
+    gangs::check_job(spec)?;
     pods::check_new(&spec["template"]["spec"], "spec.template.spec")?;
     if spec["template"]["spec"]["restartPolicy"] == "Always" {
         let field = "spec.template.spec.restartPolicy";
@@ -98,6 +99,8 @@ fn check_numbers(spec: &Value) -> Result<(), Refusal> {
 pub(crate) fn check_update(new: &Value, old: &Value) -> Result<(), Refusal> {
     let (spec, before) = (&new["spec"], &old["spec"]);
     check_numbers(spec)?;
+    gangs::check_job(spec)?;
+    gangs::check_job_update(spec, before)?;
     if let Some(field) = FIXED.iter().find(|field| spec.get(**field) != before.get(**field)) {
         return Err(Refusal::immutable(&format!("spec.{field}")));
     }

@@ -15,8 +15,12 @@ pub enum Kind {
     Node,
     /// `v1` Pod.
     Pod,
+    /// `scheduling.k8s.io/v1beta1` PodGroup.
+    PodGroup,
     /// `scheduling.k8s.io/v1` PriorityClass.
     PriorityClass,
+    /// `scheduling.k8s.io/v1beta1` Workload.
+    Workload,
 }
 
 /// What distinguishes a kind.
@@ -28,6 +32,8 @@ pub(crate) struct Facts {
     pub(crate) plural: &'static str,
     /// The API group; empty for the core.
     pub(crate) group: &'static str,
+    /// The version of the group.
+    pub(crate) version: &'static str,
     /// Whether objects lie in namespaces.
     pub(crate) namespaced: bool,
     /// Whether there is `/status`, and a status that other writes keep.
@@ -44,14 +50,16 @@ pub(crate) struct Facts {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Event,
         Self::Job,
         Self::Lease,
         Self::Namespace,
         Self::Node,
         Self::Pod,
+        Self::PodGroup,
         Self::PriorityClass,
+        Self::Workload,
     ];
 
     pub(crate) fn facts(self) -> &'static Facts {
@@ -62,23 +70,28 @@ impl Kind {
             Self::Namespace => &NAMESPACE,
             Self::Node => &NODE,
             Self::Pod => &POD,
+            Self::PodGroup => &POD_GROUP,
             Self::PriorityClass => &PRIORITY_CLASS,
+            Self::Workload => &WORKLOAD,
         }
     }
 
-    /// The kind of a resource in a group.
-    pub(crate) fn of(group: &str, plural: &str) -> Option<Self> {
-        let group = if group == NEW_EVENTS { "" } else { group };
-        let fits = |kind: &Self| kind.facts().group == group && kind.facts().plural == plural;
-        Self::ALL.into_iter().find(fits)
+    /// The kind of a resource in a version of a group.
+    pub(crate) fn of(group: &str, version: &str, plural: &str) -> Option<Self> {
+        let path = (if group == NEW_EVENTS { "" } else { group }, version, plural);
+        let fits = |facts: &Facts| (facts.group, facts.version, facts.plural) == path;
+        Self::ALL.into_iter().find(|kind| fits(kind.facts()))
+    }
+
+    /// Whether the API serves it only with gang scheduling.
+    pub(crate) fn is_of_gangs(self) -> bool {
+        matches!(self, Self::PodGroup | Self::Workload)
     }
 
     /// `apiVersion` of an object.
     pub(crate) fn api_version(self) -> String {
-        match self.facts().group {
-            "" => "v1".to_owned(),
-            group => format!("{group}/v1"),
-        }
+        let Facts { group, version, .. } = self.facts();
+        if group.is_empty() { (*version).to_owned() } else { format!("{group}/{version}") }
     }
 
     /// The path of the collection, in a namespace unless it is empty:
@@ -87,7 +100,7 @@ impl Kind {
         let facts = self.facts();
         let root = match facts.group {
             "" => "/api/v1".to_owned(),
-            group => format!("/apis/{group}/v1"),
+            _ => format!("/apis/{}", self.api_version()),
         };
         match namespace {
             "" => format!("{root}/{}", facts.plural),
@@ -104,6 +117,7 @@ const PLAIN: Facts = Facts {
     name: "",
     plural: "",
     group: "",
+    version: "v1",
     namespaced: true,
     has_status: false,
     has_generation: false,
@@ -114,10 +128,13 @@ const PLAIN: Facts = Facts {
 /// An object of the whole cluster, with a status.
 const OF_CLUSTER: Facts = Facts { namespaced: false, has_status: true, ..PLAIN };
 /// An object with a spec that has generations, and a status.
-const WORKLOAD: Facts = Facts { has_status: true, has_generation: true, ..PLAIN };
+const WITH_STATUS: Facts = Facts { has_status: true, has_generation: true, ..PLAIN };
+/// An object of gang scheduling.
+const OF_GANGS: Facts =
+    Facts { group: "scheduling.k8s.io", version: "v1beta1", unconditional: false, ..PLAIN };
 
 const EVENT: Facts = Facts { name: "Event", plural: "events", creates_by_put: true, ..PLAIN };
-const JOB: Facts = Facts { name: "Job", plural: "jobs", group: "batch", ..WORKLOAD };
+const JOB: Facts = Facts { name: "Job", plural: "jobs", group: "batch", ..WITH_STATUS };
 const LEASE: Facts = Facts {
     name: "Lease",
     plural: "leases",
@@ -128,7 +145,9 @@ const LEASE: Facts = Facts {
 };
 const NAMESPACE: Facts = Facts { name: "Namespace", plural: "namespaces", ..OF_CLUSTER };
 const NODE: Facts = Facts { name: "Node", plural: "nodes", ..OF_CLUSTER };
-const POD: Facts = Facts { name: "Pod", plural: "pods", returns_deleted: true, ..WORKLOAD };
+const POD: Facts = Facts { name: "Pod", plural: "pods", returns_deleted: true, ..WITH_STATUS };
+const POD_GROUP: Facts =
+    Facts { name: "PodGroup", plural: "podgroups", has_status: true, ..OF_GANGS };
 const PRIORITY_CLASS: Facts = Facts {
     name: "PriorityClass",
     plural: "priorityclasses",
@@ -137,3 +156,4 @@ const PRIORITY_CLASS: Facts = Facts {
     has_generation: true,
     ..OF_CLUSTER
 };
+const WORKLOAD: Facts = Facts { name: "Workload", plural: "workloads", ..OF_GANGS };

@@ -4,13 +4,16 @@
 //! run on it in paused time. The same requests give the same answers. The suite `model_api` holds
 //! it against the real API; what it leaves out is listed there.
 //!
-//! It speaks JSON for pods, Jobs, nodes, namespaces, events, Leases and PriorityClasses. It knows
-//! no users: whether a program has its rights is a question for the real API.
+//! It speaks JSON for pods, Jobs, nodes, namespaces, events, Leases and PriorityClasses. Where a
+//! test switches gang scheduling on, it has Workloads and PodGroups, too. It knows no users:
+//! whether a program has its rights is a question for the real API.
 
 mod access_log;
 mod call;
 mod deletion;
+mod documents;
 mod faults;
+mod gangs;
 mod jobs;
 mod kind;
 mod list;

@@ -1,4 +1,5 @@
-//! Merges patches as the API does: merge patches (RFC 7386) and strategic merge patches.
+//! Applies patches as the API does: JSON patches (RFC 6902), merge patches (RFC 7386) and strategic
+//! merge patches.
 
 use serde_json::{Map, Value};
 
@@ -17,6 +18,67 @@ enum Merge {
     Set,
     /// Items with the same value of this field are one.
     ByKey(&'static str),
+}
+
+/// Applies the operations of RFC 6902, all or none. Of those, the model knows four.
+pub(crate) fn json(target: &mut Value, patch: &Value) -> Result<(), Refusal> {
+    let Value::Array(operations) = patch else {
+        return Err(Refusal::bad_request("the patch is not a list"));
+    };
+    let fails = |problem: &str| {
+        let message = "the server rejected our request due to an error in our request";
+        Err(Refusal::new(422, "Invalid", format!("{message}: {problem}")))
+    };
+    for operation in operations {
+        let path = operation["path"].as_str().unwrap_or_default();
+        let value = operation.get("value").cloned().unwrap_or_default();
+        let is_done = match operation["op"].as_str().unwrap_or_default() {
+            "test" => target.pointer(path).unwrap_or(&Value::Null) == &value,
+            "replace" => target.pointer_mut(path).map(|it| *it = value).is_some(),
+            "add" => add(target, path, value).is_some(),
+            "remove" => remove(target, path).is_some(),
+            other => {
+                return Err(Refusal::bad_request(format!(
+                    "the model knows no operation {other:?}"
+                )));
+            }
+        };
+        if !is_done {
+            return fails(&operation.to_string());
+        }
+    }
+    Ok(())
+}
+
+fn add(target: &mut Value, path: &str, value: Value) -> Option<()> {
+    let (parent, last) = path.rsplit_once('/')?;
+    match target.pointer_mut(parent)? {
+        Value::Object(fields) => drop(fields.insert(unescaped(last), value)),
+        Value::Array(list) if last == "-" => list.push(value),
+        Value::Array(list) => {
+            let place = last.parse().ok().filter(|place| *place <= list.len())?;
+            list.insert(place, value);
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+fn remove(target: &mut Value, path: &str) -> Option<Value> {
+    let (parent, last) = path.rsplit_once('/')?;
+    match target.pointer_mut(parent)? {
+        Value::Object(fields) => fields.remove(&unescaped(last)),
+        Value::Array(list) => {
+            let place = last.parse().ok().filter(|place| *place < list.len())?;
+            Some(list.remove(place))
+        }
+        _ => None,
+    }
+}
+
+/// A field's name as a path writes it.
+fn unescaped(name: &str) -> String {
+    name.replace("~1", "/").replace("~0", "~")
 }
 
 /// Merges by RFC 7386.
@@ -249,6 +311,41 @@ mod tests {
         assert_eq!(patched(pod, &patch), expected);
         let refusal = strategic(&mut json!({}), &json!({"$patch": "x"})).expect_err("is refused");
         assert_eq!(refusal.code, 500);
+    }
+
+    #[test]
+    fn a_json_patch_whose_test_fails_changes_nothing() {
+        let group = json!({"metadata": {"uid": "u"}, "spec": {"sizes": [1, 2]}});
+        let operation =
+            |op: &str, path: &str, value: Value| json!({"op": op, "path": path, "value": value});
+        let patched = |operations: &[Value]| {
+            let mut group = group.clone();
+            json(&mut group, &operations.into()).map(|()| group).map_err(|it| it.code)
+        };
+        let is_it = operation("test", "/metadata/uid", "u".into());
+        let grows = operation("replace", "/spec/sizes/0", 3.into());
+        let expected = json!({"metadata": {"uid": "u"}, "spec": {"sizes": [3, 2]}});
+        assert_eq!(patched(&[is_it.clone(), grows.clone()]), Ok(expected));
+        let rows = [
+            operation("test", "/metadata/uid", "other".into()),
+            operation("test", "/spec/size", 1.into()),
+            operation("replace", "/spec/size", 1.into()),
+            operation("remove", "/spec/sizes/2", Value::Null),
+            operation("add", "/spec/sizes/3", 1.into()),
+        ];
+        for row in rows {
+            assert_eq!(patched(&[grows.clone(), row.clone()]), Err(422), "{row}");
+        }
+        assert_eq!(patched(&[operation("copy", "/spec", Value::Null)]), Err(400));
+        let more = [
+            operation("add", "/metadata/labels", json!({})),
+            operation("add", "/metadata/labels/a~1b", "c".into()),
+            operation("add", "/spec/sizes/-", 4.into()),
+            operation("remove", "/spec/sizes/0", Value::Null),
+        ];
+        let expected = json!({"metadata": {"uid": "u", "labels": {"a/b": "c"}},
+                              "spec": {"sizes": [2, 4]}});
+        assert_eq!(patched(&more), Ok(expected));
     }
 
     #[test]

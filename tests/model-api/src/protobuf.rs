@@ -25,6 +25,8 @@ PodSpec: initContainers=20*Container containers=2*Container restartPolicy=3s
   readinessGates=28*PodReadinessGate runtimeClassName=29s enableServiceLinks=30b
   preemptionPolicy=31s overhead=32%Quantity setHostnameAsFQDN=35b hostUsers=37b
   schedulingGates=38*PodSchedulingGate resources=40ResourceRequirements hostnameOverride=41s
+  schedulingGroup=43PodSchedulingGroup
+PodSchedulingGroup: podGroupName=1s
 PodSchedulingGate: name=1s
 PodStatus: observedGeneration=17i phase=1s conditions=2*PodCondition message=3s reason=4s
   nominatedNodeName=11s hostIP=5s hostIPs=16*HostIP podIP=6s podIPs=12*PodIP startTime=7Time
@@ -58,7 +60,16 @@ JobSpec: parallelism=1i completions=2i activeDeadlineSeconds=3i
   podFailurePolicy=11PodFailurePolicy successPolicy=16SuccessPolicy backoffLimit=7i
   backoffLimitPerIndex=12i maxFailedIndexes=13i selector=4LabelSelector manualSelector=5b
   template=6PodTemplateSpec ttlSecondsAfterFinished=8i completionMode=9s suspend=10b
-  podReplacementPolicy=14s managedBy=15s
+  podReplacementPolicy=14s managedBy=15s scheduling=17JobSchedulingConfiguration
+JobSchedulingConfiguration: schedulingPolicy=1SchedulingPolicy
+  schedulingConstraints=2SchedulingConstraints disruptionMode=3DisruptionMode
+  resourceClaims=4*ResourceClaim
+SchedulingPolicy: basic=1Nothing gang=2GangSchedulingPolicy
+GangSchedulingPolicy: minCount=1i
+SchedulingConstraints: topology=1*TopologyConstraint
+TopologyConstraint: key=1s
+DisruptionMode: single=1Nothing all=2Nothing
+ResourceClaim: name=1s resourceClaimName=2s resourceClaimTemplateName=3s
 JobStatus: conditions=1*JobCondition startTime=2Time completionTime=3Time active=4i succeeded=5i
   failed=6i terminating=11i completedIndexes=7s failedIndexes=10s
   uncountedTerminatedPods=8UncountedTerminatedPods ready=9i

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::kind::Kind;
 use crate::refusal::Refusal;
-use crate::{jobs, pods};
+use crate::{gangs, jobs, pods};
 
 /// The finalizer in the spec of a namespace, which waits for its content.
 pub(crate) const CONTENT: &str = "kubernetes";
@@ -33,7 +33,8 @@ pub(crate) fn prepare_new(kind: Kind, object: &mut Value) {
             object["status"] = json!({"phase": "Active"});
         }
         Kind::Lease if object.get("spec").is_none() => object["spec"] = json!({}),
-        Kind::Event | Kind::Lease | Kind::PriorityClass => {}
+        Kind::PodGroup => gangs::prepare_new(object),
+        Kind::Event | Kind::Lease | Kind::PriorityClass | Kind::Workload => {}
     }
 }
 
@@ -60,6 +61,8 @@ pub(crate) fn check_new(kind: Kind, object: &Value) -> Result<(), Refusal> {
         Kind::Job => jobs::check_new(object),
         Kind::Lease => check_lease(object),
         Kind::Event => check_event(object),
+        Kind::PodGroup => gangs::check_new_pod_group(&object["spec"]),
+        Kind::Workload => gangs::check_new_workload(&object["spec"]),
         Kind::Namespace | Kind::Node | Kind::PriorityClass => Ok(()),
     }
 }
@@ -78,6 +81,7 @@ pub(crate) fn check_update(kind: Kind, new: &mut Value, old: &Value) -> Result<(
             new["spec"] = old["spec"].clone();
             Ok(())
         }
+        Kind::PodGroup | Kind::Workload => gangs::check_update(new, old),
         Kind::Node | Kind::PriorityClass => Ok(()),
     }
 }

@@ -161,7 +161,7 @@ fn supports(kind: Kind, path: &str) -> bool {
             "reason",
             "type",
         ],
-        Kind::Job | Kind::Lease | Kind::PriorityClass => &[],
+        Kind::Job | Kind::Lease | Kind::PodGroup | Kind::PriorityClass | Kind::Workload => &[],
     };
     path == "metadata.name"
         || path == "metadata.namespace" && kind.facts().namespaced

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use http::{HeaderValue, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Request, Response, header};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -22,6 +22,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 use crate::access_log::Access;
 use crate::call::{Call, Verb};
+use crate::documents::Document;
 use crate::faults::{Fate, Fault, FaultId, Flaw};
 use crate::kind::Kind;
 use crate::protobuf::{self, PROTOBUF};
@@ -146,6 +147,12 @@ impl ModelApi {
         self.state.lock().faults.denies_streamed_lists = !streams;
     }
 
+    /// Whether the API has gang scheduling: it serves Workloads and PodGroups, and Jobs have
+    /// `spec.scheduling`. At first it has not.
+    pub fn set_serves_gangs(&self, serves: bool) {
+        self.state.lock().serves_gangs = serves;
+    }
+
     /// Ends all open watches of a kind; or breaks their connections.
     pub fn cut_watches(&self, kind: Kind, breaks: bool) {
         let mut state = self.state.lock();
@@ -185,7 +192,15 @@ impl ModelApi {
 
     async fn answer(self, request: Request<Body>) -> Result<Response<ReplyBody>, BoxError> {
         let (parts, body) = request.into_parts();
+        let serves_gangs = self.state.lock().serves_gangs;
+        let document = Document::of(&parts.method, parts.uri.path()).filter(|_| serves_gangs);
+        if let Some(document) = document {
+            return self.document(document, &parts.headers).await;
+        }
         let call = match Call::read(&parts.method, &parts.uri, &parts.headers) {
+            Ok(call) if call.kind.is_of_gangs() && !serves_gangs => {
+                return respond(404, &Refusal::no_such_path().status(), None, false);
+            }
             Ok(call) => call,
             Err(refusal) => return respond(refusal.code, &refusal.status(), None, false),
         };
@@ -215,6 +230,24 @@ impl ModelApi {
         match (stream, done) {
             (Some(Ok(stream)), Ok(_)) => streaming(stream, call),
             (_, done) => reply(&call, done),
+        }
+    }
+
+    /// Answers what concerns no kind. No log has it.
+    async fn document(
+        self,
+        document: Document,
+        headers: &HeaderMap,
+    ) -> Result<Response<ReplyBody>, BoxError> {
+        let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+        let fate = self.state.lock().faults.fate_of_document(agent.unwrap_or_default());
+        tokio::time::sleep(fate.delay + fate.delay_reply).await;
+        if fate.lose_request || fate.lose_reply {
+            return Err(BROKEN.into());
+        }
+        match fate.refuse {
+            Some(refusal) => respond(refusal.code, &refusal.status(), refusal.retry_after, false),
+            None => respond(document.code(), &document.content(), None, false),
         }
     }
 

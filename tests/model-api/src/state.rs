@@ -15,7 +15,7 @@ use crate::kind::Kind;
 use crate::protobuf::PROTOBUF;
 use crate::refusal::Refusal;
 use crate::store::{Object, Store, version_of};
-use crate::{metadata, patch, pods, rules};
+use crate::{gangs, metadata, patch, pods, rules};
 
 /// The code and the body of an answer.
 pub(crate) type Answer = (u16, Value);
@@ -30,6 +30,8 @@ pub(crate) struct State {
     pub(crate) cuts: BTreeMap<Kind, Cut>,
     /// Jobs of which the API stores the next write even if it changes nothing.
     pub(crate) unsettled: BTreeSet<String>,
+    /// Whether the API has gang scheduling.
+    pub(crate) serves_gangs: bool,
     /// How often the server has started anew.
     pub(crate) starts: u64,
     start: Timestamp,
@@ -54,6 +56,7 @@ impl State {
             log: Vec::new(),
             cuts: BTreeMap::new(),
             unsettled: BTreeSet::new(),
+            serves_gangs: false,
             starts: 0,
             start,
             began: Instant::now(),
@@ -138,6 +141,9 @@ impl State {
             metadata::of(&mut new).remove("resourceVersion");
             let labels = |object: &Value| object["metadata"].get("labels").is_some();
             let is_labelled = labels(&new) || labels(&new["spec"]["template"]);
+            if !self.serves_gangs {
+                gangs::drop_fields(call.kind, &mut new);
+            }
             rules::prepare_new(call.kind, &mut new);
             metadata::check_new(&new)?;
             rules::check_new(call.kind, &new)?;
@@ -223,6 +229,7 @@ impl State {
         let old = self.find(call)?;
         let mut new = Value::clone(&old);
         match format {
+            PatchFormat::Json => patch::json(&mut new, body)?,
             PatchFormat::Merge => patch::merge(&mut new, body),
             PatchFormat::Strategic => patch::strategic(&mut new, body)?,
         }

@@ -8,7 +8,10 @@ use futures::{AsyncBufReadExt as _, StreamExt as _, TryStreamExt as _};
 use http::Request;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch,
+    PatchParams, PostParams,
+};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -307,4 +310,155 @@ async fn the_log_has_each_call_with_its_answer() {
     assert_eq!(log[0].answer["metadata"]["name"], "a");
     assert_eq!(log[0].version, model.version());
     assert!(model.log().is_empty());
+}
+
+/// The objects of a kind of gang scheduling.
+fn of_gangs(model: &ModelApi, kind: &str) -> Api<DynamicObject> {
+    let resource =
+        ApiResource::from_gvk(&GroupVersionKind::gvk("scheduling.k8s.io", "v1beta1", kind));
+    Api::namespaced_with(model.client("test/1"), NS, &resource)
+}
+
+async fn sent(of: &Api<DynamicObject>, name: &str, spec: Value) -> Result<Value, kube::Error> {
+    let object = json!({"metadata": {"name": name}, "spec": spec});
+    let object = serde_json::from_value(object).expect("must be an object");
+    let created = of.create(&PostParams::default(), &object).await?;
+    Ok(serde_json::to_value(created).expect("must be JSON"))
+}
+
+fn gang(size: i64) -> Value {
+    json!({"gang": {"minCount": size}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_gang_only_the_size_may_change_and_its_group_waits_for_its_pods() {
+    let model = model();
+    let groups = of_gangs(&model, "PodGroup");
+    assert_eq!(code(groups.list(&ListParams::default()).await), 404, "no gang scheduling yet");
+    model.set_serves_gangs(true);
+    let workloads = of_gangs(&model, "Workload");
+    let of_workload = |policy: Value| {
+        let template = json!({"name": "t", "schedulingPolicy": policy});
+        json!({"controllerRef": {"kind": "Job", "name": "j"}, "podGroupTemplates": [template]})
+    };
+    for (policy, expected) in
+        [(json!({}), 422), (gang(0), 422), (json!({"gang": {"minCount": 1}, "basic": {}}), 422)]
+    {
+        assert_eq!(code(sent(&workloads, "w", of_workload(policy)).await), expected);
+    }
+    let workload = sent(&workloads, "w", of_workload(gang(2))).await.expect("created");
+    assert!(workload.get("status").is_none());
+    let spec = json!({"schedulingPolicy": gang(2), "disruptionMode": {"single": {}},
+                      "workloadRef": {"workloadName": "w", "templateName": "t"}});
+    let group = sent(&groups, "g", spec).await.expect("created");
+    let protection = json!(["scheduling.k8s.io/podgroup-protection"]);
+    assert_eq!((&group["metadata"]["finalizers"], &group["status"]), (&protection, &json!({})));
+    let params = PatchParams::default();
+    let resized = |uid: &Value, from: i64, to: i64| {
+        let path = "/spec/schedulingPolicy/gang/minCount";
+        Patch::<()>::Json(
+            serde_json::from_value(json!([
+                {"op": "test", "path": "/metadata/uid", "value": uid},
+                {"op": "test", "path": path, "value": from},
+                {"op": "replace", "path": path, "value": to},
+            ]))
+            .expect("must be a patch"),
+        )
+    };
+    let uid = &group["metadata"]["uid"];
+    groups.patch("g", &params, &resized(uid, 2, 5)).await.expect("patched");
+    let table = [(uid.clone(), 2, 5), (json!("of another"), 5, 2), (uid.clone(), 5, 0)];
+    for (uid, from, to) in table {
+        assert_eq!(code(groups.patch("g", &params, &resized(&uid, from, to)).await), 422);
+    }
+    let fixed =
+        [json!({"disruptionMode": {"all": {}}}), json!({"schedulingPolicy": {"basic": {}}})];
+    for spec in fixed {
+        let patch = Patch::Merge(json!({"spec": spec}));
+        assert_eq!(code(groups.patch("g", &params, &patch).await), 422);
+    }
+    workloads.delete("w", &DeleteParams::default()).await.expect("deleted");
+    assert_eq!(code(workloads.get("w").await), 404);
+    groups.delete("g", &DeleteParams::default()).await.expect("deleted");
+    let held = groups.get("g").await.expect("its finalizer holds it").metadata;
+    assert!(held.deletion_timestamp.is_some());
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    groups.patch("g", &params, &free).await.expect("patched");
+    assert_eq!(code(groups.get("g").await), 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_and_pods_name_their_gangs_only_where_there_are_gangs() {
+    let model = model();
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("batch", "v1", "Job"));
+    let jobs: Api<DynamicObject> = Api::namespaced_with(model.client("test/1"), NS, &resource);
+    let spec = |size: i64, parallelism: i64| {
+        let containers = json!([{"name": "c", "image": "i"}]);
+        let template = json!({"spec": {"restartPolicy": "Never", "containers": containers}});
+        let scheduling = json!({"schedulingPolicy": gang(size)});
+        json!({"parallelism": parallelism, "template": template, "scheduling": scheduling})
+    };
+    let without = sent(&jobs, "without", spec(5, 1)).await.expect("created");
+    assert!(without["spec"].get("scheduling").is_none(), "the API does not keep it");
+    model.set_serves_gangs(true);
+    assert_eq!(code(sent(&jobs, "too-large", spec(3, 2)).await), 422);
+    sent(&jobs, "j", spec(2, 2)).await.expect("created");
+    let params = PatchParams::default();
+    for (spec, is_taken) in [
+        (json!({"parallelism": 1}), false),
+        (json!({"parallelism": 4}), true),
+        (json!({"scheduling": {"schedulingPolicy": gang(3)}}), true),
+        (json!({"scheduling": {"schedulingPolicy": {"gang": null, "basic": {}}}}), false),
+        (json!({"scheduling": {"disruptionMode": {"all": {}}}}), false),
+        (json!({"scheduling": null}), false),
+    ] {
+        let patched = jobs.patch("j", &params, &Patch::Merge(json!({"spec": spec}))).await;
+        assert_eq!(patched.is_ok(), is_taken, "{spec}");
+    }
+    for serves in [false, true] {
+        model.set_serves_gangs(serves);
+        let pods = Api::<DynamicObject>::namespaced_with(
+            model.client("test/1"),
+            NS,
+            &ApiResource::erase::<Pod>(&()),
+        );
+        let spec = json!({"containers": [{"name": "c", "image": "i"}],
+                          "schedulingGroup": {"podGroupName": "g"}});
+        let pod = sent(&pods, &format!("pod-{serves}"), spec).await.expect("created");
+        assert_eq!(pod["spec"].get("schedulingGroup").is_some(), serves);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_with_gangs_says_so_if_its_calls_are_not_lost() {
+    let model = model();
+    let client = model.client("test/1");
+    let ask = async |method: &str, path: &str| {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.body(Vec::new()).expect("must be a request");
+        client.request::<Value>(request).await
+    };
+    let calls = [
+        ("GET", "/apis/scheduling.k8s.io/v1beta1", "/resources/1/name"),
+        (
+            "GET",
+            "/openapi/v3/apis/batch/v1",
+            "/components/schemas/io.k8s.api.batch.v1.JobSpec/properties/scheduling",
+        ),
+        ("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "/status/allowed"),
+    ];
+    for (method, path, field) in calls {
+        model.set_serves_gangs(false);
+        assert_eq!(code(ask(method, path).await), 404, "{path}");
+        model.set_serves_gangs(true);
+        let answer = ask(method, path).await.expect("an answer");
+        assert!(answer.pointer(field).is_some(), "{path}: {answer}");
+    }
+    let of_pods = Fault::of(Matcher::on(Verb::List, Kind::Pod), Effect::LoseRequest);
+    model.inject(of_pods);
+    assert!(ask("GET", calls[0].1).await.is_ok(), "no call on pods");
+    let outage = model.inject(Fault::of(Matcher::default(), Effect::LoseRequest));
+    assert!(ask("GET", calls[0].1).await.is_err());
+    model.lift(outage);
+    assert!(ask("GET", calls[0].1).await.is_ok());
 }

@@ -2,8 +2,9 @@
 //!
 //! No request tries what the model does not know: a write that changes only what the server keeps
 //! (`creationTimestamp`), which can refresh a time in `managedFields` and so have a version;
-//! finalizers of the garbage collector; server-side apply; `pods/eviction`; rights. Answers in
-//! protobuf are not compared: they are written by the same table as the requests in protobuf.
+//! finalizers of the garbage collector; server-side apply; `pods/eviction`; rights; Workloads,
+//! PodGroups and JSON patches, as the suite's cluster has no gang scheduling. Answers in protobuf are
+//! not compared: they are written by the same table as the requests in protobuf.
 
 /// Fields that the real API adds and the model does not know: the kind of the object, and the path
 /// to the field. `*` stands for every item of a list.

@@ -1,10 +1,9 @@
 //! Backups of etcd: takes one, restores it later, and remembers both times for the verdicts.
 
-use k8s_openapi::api::batch::v1::Job;
-use kube::api::{Api, PostParams};
 use model_api::{Kind, ModelApi, Snapshot};
 use serde_json::Value;
 
+use super::gangs;
 use super::plots::Plot;
 use super::world::NAMESPACE;
 
@@ -59,12 +58,10 @@ impl Backups {
 
     /// Users create the Jobs that the backup has not.
     async fn create_again(&self, before: &[impl std::ops::Deref<Target = Value>]) {
-        let jobs: Api<Job> = Api::namespaced(self.api.client("user/1"), NAMESPACE);
         for plot in &self.plots {
             let was_there = before.iter().any(|job| job["metadata"]["name"] == *plot.name);
             if was_there && self.api.get(Kind::Job, NAMESPACE, &plot.name).is_none() {
-                let job = serde_json::from_value(plot.job.clone()).expect("must be a Job");
-                jobs.create(&PostParams::default(), &job).await.expect("must be created");
+                gangs::create(&self.api, NAMESPACE, &plot.job).await;
             }
         }
     }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::admission;
 use super::backup::{Backups, Restore};
+use super::gangs;
 use super::host::AGENT;
 use super::ledger::CONTROLLER;
 use super::plots::{DELETED, REMOVED, SUSPENDED};
@@ -31,6 +32,20 @@ const WRITES: [Writes; 5] = [
     (&[Verb::Delete], Some(Kind::Pod)),
     (&[Verb::Create, Verb::Patch, Verb::Delete, Verb::Update], None),
 ];
+
+/// The same where Jobs have gangs.
+const WRITES_OF_GANGS: [Writes; 8] = [
+    CREATIONS,
+    (&[Verb::Update], Some(Kind::Job)),
+    (&[Verb::Patch], Some(Kind::Pod)),
+    (&[Verb::Delete], Some(Kind::Pod)),
+    (&[Verb::Create, Verb::Patch, Verb::Delete, Verb::Update], None),
+    (&[Verb::Create], Some(Kind::Workload)),
+    (&[Verb::Create], Some(Kind::PodGroup)),
+    (&[Verb::Patch], Some(Kind::PodGroup)),
+];
+/// The kinds whose watches have faults.
+const WATCHED: [Kind; 4] = [Kind::Pod, Kind::Job, Kind::Workload, Kind::PodGroup];
 
 /// How often each kind of fault was drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +81,8 @@ pub(super) struct Weather {
     pub(super) backups: Option<Backups>,
     /// How often one is taken or restored in place of a fault, in percent.
     pub(super) turns: u32,
+    /// Whether the Jobs have gangs.
+    pub(super) gangs: bool,
     /// Whether admission of others changes and refuses writes.
     pub(super) admission: bool,
     /// Faults that end at a time.
@@ -79,6 +96,9 @@ impl Weather {
         while Instant::now() < ends {
             sleep(self.random.millis(100, 5_000)).await;
             self.lift(Instant::now());
+            if self.gangs && self.random.percent(25) {
+                self.lose_groups();
+            }
             if let Some(backups) = &mut self.backups
                 && self.random.percent(self.turns)
             {
@@ -110,7 +130,7 @@ impl Weather {
         }
         self.lift(ends + 2 * self.lasts);
         self.resume_all().await;
-        for kind in [Kind::Pod, Kind::Job] {
+        for kind in WATCHED {
             self.api.set_watch_lag(kind, Duration::ZERO);
         }
         (self.drawn, self.backups.map_or_else(Vec::new, |it| it.restores))
@@ -139,7 +159,11 @@ impl Weather {
     /// Whose writes, and which ones.
     fn writes(&mut self) -> (&'static str, Writes) {
         let agent = self.agent();
-        let writes = if agent == AGENT { &WRITES[2..] } else { &WRITES };
+        let writes = match agent {
+            AGENT => &WRITES[2..],
+            _ if self.gangs => &WRITES_OF_GANGS,
+            _ => &WRITES,
+        };
         (agent, *self.random.pick(writes))
     }
 
@@ -155,6 +179,14 @@ impl Weather {
         self.drawn.losses += 1;
         let effect = if self.random.percent(70) { Effect::LoseReply } else { Effect::LoseRequest };
         self.write(effect);
+    }
+
+    /// Replies to the creation of Workloads or PodGroups are lost, and the watch shows these late.
+    fn lose_groups(&mut self) {
+        let kind = *self.random.pick(&WATCHED[2..]);
+        self.write_of(CONTROLLER, (&[Verb::Create], Some(kind)), Effect::LoseReply);
+        let lag = self.random.millis(0, 8_000);
+        self.api.set_watch_lag(kind, lag);
     }
 
     fn delay(&mut self) {
@@ -179,9 +211,14 @@ impl Weather {
         self.write_of(agent, writes, Effect::Refuse(refusal));
     }
 
+    /// The kinds whose watches have faults here.
+    fn watched(&self) -> &'static [Kind] {
+        if self.gangs { &WATCHED } else { &WATCHED[..2] }
+    }
+
     fn cut(&mut self) {
         self.drawn.cuts += 1;
-        let kind = *self.random.pick(&[Kind::Pod, Kind::Job]);
+        let kind = *self.random.pick(self.watched());
         self.api.cut_watches(kind, self.random.percent(70));
     }
 
@@ -193,8 +230,8 @@ impl Weather {
 
     fn forget(&self) {
         self.api.forget_history();
-        for kind in [Kind::Pod, Kind::Job] {
-            self.api.cut_watches(kind, true);
+        for kind in self.watched() {
+            self.api.cut_watches(*kind, true);
         }
     }
 
@@ -212,7 +249,7 @@ impl Weather {
     /// Watches show changes late, until another lag is drawn.
     fn lag(&mut self) {
         self.drawn.lags += 1;
-        let kind = *self.random.pick(&[Kind::Pod, Kind::Job]);
+        let kind = *self.random.pick(self.watched());
         let lag =
             if self.random.percent(40) { Duration::ZERO } else { self.random.millis(1, 8_000) };
         self.api.set_watch_lag(kind, lag);
@@ -290,6 +327,10 @@ impl Weather {
         let jobs: Api<Job> = Api::namespaced(client.clone(), NAMESPACE);
         for job in self.api.list(Kind::Job, NAMESPACE) {
             let name = job["metadata"]["name"].as_str().unwrap_or_default();
+            if let Some(resized) = gangs::resize(&mut self.random, &job) {
+                let resized = jobs.patch(name, &params, &Patch::Merge(resized)).await;
+                resized.expect("a user's patch must be taken");
+            }
             if name.starts_with(REMOVED) && self.random.percent(30) {
                 self.drawn.removals += 1;
                 let deleted = jobs.delete(name, &DeleteParams::background()).await;

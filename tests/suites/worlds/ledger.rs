@@ -18,6 +18,8 @@ const NOTICED_WITHIN: SignedDuration = SignedDuration::from_secs(5);
 const RETRIED_WITHIN: SignedDuration = SignedDuration::from_millis(1_100);
 /// The finalizer of pods that are not counted yet.
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
+/// How the API refuses a JSON patch whose test fails.
+const REFUSED_TEST: &str = "the server rejected our request due to an error in our request";
 /// The annotation with a pod's index.
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// How the user agent of a controller begins.
@@ -189,7 +191,8 @@ impl Ledger {
         let job = self.jobs.entry(uid.clone()).or_default();
         job.name = text(&object["metadata"]["name"]);
         job.indexed = object["spec"]["completionMode"] == "Indexed";
-        job.parallelism = object["spec"]["parallelism"].as_u64().unwrap_or(0) as usize;
+        let parallelism = object["spec"]["parallelism"].as_u64().unwrap_or(0) as usize;
+        let shrinks = std::mem::replace(&mut job.parallelism, parallelism) > parallelism;
         let rules = object["spec"]["podFailurePolicy"]["rules"].as_array();
         let ignores: Vec<_> =
             rules.into_iter().flatten().filter(|rule| rule["action"] == "Ignore").collect();
@@ -269,6 +272,9 @@ impl Ledger {
         let name = &job.name;
         let found = found.into_iter().map(|it| format!("{at} {name} {it}"));
         self.verdict.of(self.misled.contains(&uid)).extend(found);
+        if shrinks {
+            self.check_active(&uid, at);
+        }
     }
 
     fn pod(&mut self, access: &Access, object: &Value, is_ours: bool) {
@@ -462,7 +468,9 @@ pub(super) fn invalid(access: &Access) -> Option<String> {
     let Access { verb, kind, name, answer, .. } = access;
     let message = answer["message"].as_str().unwrap_or_default();
     let is_invalid = matches!(access.code, 400 | 405 | 415 | 422);
-    (is_invalid && !message.contains("the WatchList feature gate"))
+    // The patch of a size names the one that was read: another change may have come first.
+    let is_late = message.starts_with(REFUSED_TEST) && *verb == Verb::Patch;
+    (is_invalid && !is_late && !message.contains("the WatchList feature gate"))
         .then(|| format!("{verb:?} of {kind:?} {name} is invalid: {message}"))
 }
 

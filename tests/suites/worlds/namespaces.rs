@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DeleteParams, PostParams, PropagationPolicy};
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, GroupVersionKind};
 use kube::discovery::ApiResource;
 use model_api::{Kind, ModelApi};
 use serde_json::json;
@@ -14,6 +13,7 @@ use simulation::controller::Random;
 use tokio::time::sleep;
 
 use super::plots::Plot;
+use super::{gangs, garbage};
 
 /// The namespace that is deleted.
 pub(super) const DOOMED: &str = "doomed";
@@ -21,18 +21,17 @@ pub(super) const DOOMED: &str = "doomed";
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Creates the namespace, later its Jobs, and deletes it while they run.
-pub(super) async fn doom(api: ModelApi, mut random: Random, plots: Vec<Plot>) {
+pub(super) async fn doom(api: ModelApi, mut random: Random, plots: Vec<Plot>, has_gangs: bool) {
     let client = api.client("user/1");
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let namespace = serde_json::from_value(json!({"metadata": {"name": DOOMED}}));
     let namespace = namespace.expect("must be a namespace");
     namespaces.create(&PostParams::default(), &namespace).await.expect("must be created");
-    tokio::spawn(empty(api, Random::new(random.below(1 << 30) as u64)));
-    let jobs: Api<Job> = Api::namespaced(client, DOOMED);
+    let of_controller = Random::new(random.below(1 << 30) as u64);
+    tokio::spawn(empty(api.clone(), of_controller, has_gangs));
     for plot in plots {
         sleep(random.millis(0, 8_000)).await;
-        let job = serde_json::from_value(plot.job).expect("must be a Job");
-        jobs.create(&PostParams::default(), &job).await.expect("must be created");
+        gangs::create(&api, DOOMED, &plot.job).await;
     }
     sleep(random.millis(0, 40_000)).await;
     let deleted = namespaces.delete(DOOMED, &DeleteParams::default()).await;
@@ -40,7 +39,7 @@ pub(super) async fn doom(api: ModelApi, mut random: Random, plots: Vec<Plot>) {
 }
 
 /// Deletes what a namespace has once that is being deleted, kind by kind, and then lets it go.
-async fn empty(api: ModelApi, mut random: Random) {
+async fn empty(api: ModelApi, mut random: Random, has_gangs: bool) {
     let is_doomed = || {
         let namespace = api.get(Kind::Namespace, "", DOOMED);
         namespace.map(|it| it["metadata"].get("deletionTimestamp").is_some())
@@ -50,18 +49,22 @@ async fn empty(api: ModelApi, mut random: Random) {
     }
     // Other controllers see the deletion first, or later.
     sleep(random.millis(0, 15_000)).await;
-    let mut kinds =
-        [(Kind::Pod, "", "Pod"), (Kind::Job, "batch", "Job"), (Kind::Event, "", "Event")];
+    let resource = |group, name| ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", name));
+    let mut kinds = vec![
+        (Kind::Pod, resource("", "Pod")),
+        (Kind::Job, resource("batch", "Job")),
+        (Kind::Event, resource("", "Event")),
+    ];
     if random.percent(50) {
         kinds.swap(0, 1);
     }
+    let of_gangs = garbage::OF_GANGS.map(|(kind, name)| (kind, garbage::resource(name)));
+    kinds.extend(of_gangs.into_iter().filter(|_| has_gangs));
     let client = api.client("namespace-controller/1");
     while is_doomed().is_some() {
-        for (kind, group, name) in kinds {
-            let version = kube::core::GroupVersionKind::gvk(group, "v1", name);
-            let resource = ApiResource::from_gvk(&version);
-            let all: Api<DynamicObject> = Api::namespaced_with(client.clone(), DOOMED, &resource);
-            for object in api.list(kind, DOOMED) {
+        for (kind, resource) in &kinds {
+            let all: Api<DynamicObject> = Api::namespaced_with(client.clone(), DOOMED, resource);
+            for object in api.list(*kind, DOOMED) {
                 let metadata = &object["metadata"];
                 if metadata.get("deletionTimestamp").is_none() {
                     let name = metadata["name"].as_str().unwrap_or_default();
@@ -89,7 +92,8 @@ async fn empty(api: ModelApi, mut random: Random) {
 
 /// Whether objects of a kind are in namespaces.
 fn is_in(kind: Kind) -> bool {
-    matches!(kind, Kind::Pod | Kind::Job | Kind::Event | Kind::Lease)
+    let is_of_gangs = garbage::OF_GANGS.iter().any(|(it, _)| *it == kind);
+    is_of_gangs || matches!(kind, Kind::Pod | Kind::Job | Kind::Event | Kind::Lease)
 }
 
 /// What is left of the namespace.

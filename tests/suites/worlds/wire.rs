@@ -111,6 +111,18 @@ pub(super) enum Sabotage {
     NeverExplain,
     /// Says of each pod that was killed for memory that the node had none left.
     BlameNode,
+    /// Creates two Workloads in place of one.
+    TwoWorkloads,
+    /// Creates two PodGroups in place of one.
+    TwoPodGroups,
+    /// Creates pods outside of their group.
+    JoinNone,
+    /// Creates pods in a group that is not there.
+    JoinOther,
+    /// Creates PodGroups that never go.
+    HoldPodGroups,
+    /// Gives a gang another size than its Job asks for.
+    MakeLarger,
 }
 
 impl Sabotage {
@@ -139,7 +151,7 @@ impl Sabotage {
 
     /// Whether it is a mistake in a namespace that is deleted.
     pub(super) fn is_of_namespaces(self) -> bool {
-        self == Self::HoldNamespace
+        matches!(self, Self::HoldNamespace | Self::HoldPodGroups)
     }
 
     /// Whether it is a mistake under admission of others.
@@ -155,6 +167,18 @@ impl Sabotage {
     /// Whether it is a mistake about pods that fail again and again.
     pub(super) fn is_of_brakes(self) -> bool {
         matches!(self, Self::ForgetFailures | Self::RetryFailedIndex | Self::NoBrake)
+    }
+
+    /// Whether it is a mistake about gangs.
+    pub(super) fn is_of_gangs(self) -> bool {
+        use Sabotage::{JoinNone, JoinOther, TwoPodGroups, TwoWorkloads};
+        let creates = matches!(self, TwoWorkloads | TwoPodGroups | JoinNone | JoinOther);
+        creates || self.is_of_changed_gangs() || self == Self::HoldPodGroups
+    }
+
+    /// Whether it is a mistake about gangs that users change.
+    pub(super) fn is_of_changed_gangs(self) -> bool {
+        self == Self::MakeLarger
     }
 
     /// Whether it is a mistake after a restore of etcd.
@@ -293,12 +317,7 @@ impl Wire {
                 let annotations = &mut object["metadata"]["annotations"];
                 annotations[SCRIPT_ANNOTATION] = "succeed after=1s".into();
             }
-            Sabotage::CreateTwice if creates => {
-                let mut twin = object.clone();
-                twin["metadata"]["name"] = Value::Null;
-                twin["metadata"]["generateName"] = "twin-".into();
-                return Some(copy(parts, &path, &twin));
-            }
+            Sabotage::CreateTwice if creates => return Some(twin(parts, object)),
             Sabotage::ReleaseFirst if counts => {
                 let listed = &object["status"]["uncountedTerminatedPods"];
                 let uids = ["succeeded", "failed"].map(|field| listed[field].as_array());
@@ -342,6 +361,7 @@ impl Wire {
             Sabotage::DropConditions if counts => {
                 conditions(object)?.retain(|it| !is_of_others(it));
             }
+            _ if sabotage.is_of_gangs() => return alter_gangs(sabotage, parts, object),
             _ => self.alter_of_memory(sabotage, parts, object),
         }
         None
@@ -404,6 +424,43 @@ impl Wire {
             _ => {}
         }
     }
+}
+
+/// Changes a request as a mistake about gangs would. May return one to send before it.
+fn alter_gangs(
+    sabotage: Sabotage,
+    parts: &http::request::Parts,
+    object: &mut Value,
+) -> Option<Request<Body>> {
+    let path = parts.uri.path();
+    let creates = |plural| parts.method == Method::POST && path.ends_with(plural);
+    match sabotage {
+        Sabotage::TwoWorkloads if creates("/workloads") => return Some(twin(parts, object)),
+        Sabotage::TwoPodGroups if creates("/podgroups") => return Some(twin(parts, object)),
+        Sabotage::JoinNone if creates("/pods") => object["spec"]["schedulingGroup"] = Value::Null,
+        Sabotage::JoinOther if creates("/pods") => {
+            object["spec"]["schedulingGroup"]["podGroupName"] = "other".into();
+        }
+        Sabotage::HoldPodGroups if creates("/podgroups") => {
+            object["metadata"]["finalizers"] = json!(["example.com/held"]);
+        }
+        Sabotage::MakeLarger if parts.method == Method::PATCH => {
+            let operations = object.as_array_mut().into_iter().flatten();
+            for operation in operations.filter(|it| it["op"] == "replace") {
+                operation["value"] = 99.into();
+            }
+        }
+        _ => {}
+    }
+    None
+}
+
+/// The request that creates the same object under another name.
+fn twin(parts: &http::request::Parts, object: &Value) -> Request<Body> {
+    let mut twin = object.clone();
+    twin["metadata"]["name"] = Value::Null;
+    twin["metadata"]["generateName"] = "twin-".into();
+    copy(parts, parts.uri.path(), &twin)
 }
 
 /// Takes away how often the index of a new pod failed before.

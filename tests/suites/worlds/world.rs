@@ -12,11 +12,11 @@ use epilogue_runtime::clock::Clock;
 use epilogue_runtime::lease::Identity;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use lab::nodes::{self, Bind, SimulatedNodes};
 use model_api::{Access, Kind, ModelApi};
-use serde_json::{Value, json};
+use serde_json::json;
 use simulation::controller::Random;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -27,6 +27,9 @@ use super::brake;
 use super::braked_jobs;
 use super::ends_ledger;
 use super::faults::{Drawn, Weather};
+use super::gang_ledger;
+use super::gangs;
+use super::garbage;
 use super::host::{AGENT, Host};
 use super::ledger::{self, CONTROLLER, Verdict};
 use super::memory::Kill;
@@ -66,12 +69,16 @@ const RESTS_AFTER: Duration = Duration::from_mins(5);
 const MEASURED_RESTS_AFTER: Duration = Duration::from_mins(2);
 /// The same for a broken controller.
 const BROKEN_RESTS_AFTER: Duration = Duration::from_secs(90);
+/// What a Job leaves is gone after this time.
+const GARBAGE_GOES_WITHIN: Duration = Duration::from_mins(2);
 /// A controller crashes while it was started again less often.
 const CRASHES: u32 = 3;
 /// The kubelet's wait before a container's first restart.
 const RESTART_BACKOFF: Duration = Duration::from_secs(10);
 /// The flag of a controller that lets a Job have no backoff.
 const NO_BRAKE: &str = "--min-job-pod-failure-backoff=0s";
+/// Of so many seeds one has gang scheduling.
+const GANGS_OF: u64 = 3;
 /// How soon a controller that ended is started again.
 const RESTART: Duration = Duration::from_secs(5);
 
@@ -100,9 +107,33 @@ pub(super) struct Options {
     pub(super) kubelet_fails: bool,
     /// The shutdown is cancelled.
     pub(super) cancels: bool,
+    /// The API has gang scheduling, whatever the seed.
+    pub(super) gangs: bool,
     /// A node runs short of memory, and its agent does this.
     pub(super) shortage: Option<Pressure>,
     pub(super) sabotage: Option<Sabotage>,
+}
+
+impl Options {
+    /// What makes the numbers of a run less than exact.
+    fn exactness(self) -> Exactness {
+        match self {
+            Options { shuts_down: true, restores: true, .. } => Exactness::ShutdownRestored,
+            Options { shuts_down: true, .. } => Exactness::Shutdown,
+            Options { shortage: Some(_), .. } => Exactness::Shortage,
+            Options { restores: true, .. } => Exactness::Restored,
+            Options { loses_node: true, .. } => Exactness::LostPods,
+            Options { standby: false, faults: false, .. } => Exactness::Exact,
+            _ => Exactness::MorePods,
+        }
+    }
+
+    /// Whether the API has gang scheduling. Worlds about a node have none: what happens there has
+    /// nothing to do with groups.
+    fn has_gangs(self, seed: u64) -> bool {
+        let is_of_node = self.shuts_down || self.shortage.is_some();
+        self.gangs || !is_of_node && seed.is_multiple_of(GANGS_OF)
+    }
 }
 
 /// How a world went.
@@ -124,6 +155,8 @@ pub(super) struct Report {
     pub(super) shortage: Option<shortage_ledger::Met>,
     /// How many events reported ends of pods, by cause.
     pub(super) reported: ends_ledger::Met,
+    /// What the verdicts met about gangs, and excused; `None` where there were none.
+    pub(super) gangs: Option<gang_ledger::Verdict>,
 }
 
 /// Runs a world to its end.
@@ -146,6 +179,7 @@ struct World {
     random: Random,
     options: Options,
     exactness: Exactness,
+    has_gangs: bool,
     api: ModelApi,
     nodes: SimulatedNodes,
     shutdown: Option<Shutdown>,
@@ -168,6 +202,8 @@ impl World {
         let api = ModelApi::new(start);
         // Where it does not, the controller reads and writes JSON.
         api.set_speaks_protobuf((seed / 4).is_multiple_of(2));
+        let has_gangs = options.has_gangs(seed);
+        api.set_serves_gangs(has_gangs);
         if options.faults {
             // Every second server streams no lists, and all give small pages.
             api.set_streams_lists(seed % 2 == 1);
@@ -191,18 +227,15 @@ impl World {
         if options.changes_updates {
             update_admission::begin(&api);
         }
-        let exactness = match options {
-            Options { shuts_down: true, restores: true, .. } => Exactness::ShutdownRestored,
-            Options { shuts_down: true, .. } => Exactness::Shutdown,
-            Options { shortage: Some(_), .. } => Exactness::Shortage,
-            Options { restores: true, .. } => Exactness::Restored,
-            Options { loses_node: true, .. } => Exactness::LostPods,
-            Options { standby: false, faults: false, .. } => Exactness::Exact,
-            _ => Exactness::MorePods,
-        };
+        let exactness = options.exactness();
         let count = if host.is_some() { 5 } else { 3 } + random.below(4);
         let kind = if options.brakes { braked_jobs::draw } else { Plot::draw };
-        let plots = (0..count).map(|number| kind(&mut random, number, exactness)).collect();
+        let mut plots: Vec<Plot> =
+            (0..count).map(|number| kind(&mut random, number, exactness)).collect();
+        if has_gangs {
+            // Seeds without gangs draw as they did.
+            gangs::draw_all(&mut Random::new(seed), &mut plots);
+        }
         if let Some(host) = &host {
             host.set_signaller(nodes.signaller());
         }
@@ -230,6 +263,7 @@ impl World {
             random,
             options,
             exactness,
+            has_gangs,
             api,
             nodes,
             shutdown,
@@ -243,7 +277,7 @@ impl World {
             drawn,
             restores: Vec::new(),
         };
-        tokio::spawn(collect_garbage(world.api.clone()));
+        tokio::spawn(garbage::collect(world.api.clone()));
         if options.sabotage == Some(Sabotage::NeverRest) {
             tokio::spawn(never_rest(world.api.clone()));
         }
@@ -278,7 +312,7 @@ impl World {
                 .options
                 .restores
                 .then(|| Backups::new(&self.api, &self.plots, Box::new(self.nodes.restarter())));
-            let admission = self.options.admission;
+            let (gangs, admission) = (self.has_gangs, self.options.admission);
             // A dead kubelet's node shuts down late, and soon: a restore has to meet that.
             let (lasts, turns) = if has_agent && self.options.restores {
                 (2 * FAULTS_LAST, 35)
@@ -294,6 +328,7 @@ impl World {
                 drawn,
                 backups,
                 turns,
+                gangs,
                 admission,
                 on,
             };
@@ -303,8 +338,11 @@ impl World {
             let mut random = Random::new(self.random.below(usize::MAX) as u64);
             // Their numbers are none of the others'.
             let draw = |number: usize| Plot::draw(&mut random, 100 + number, Exactness::MorePods);
-            let plots = (0..6).map(draw).collect();
-            tokio::spawn(namespaces::doom(self.api.clone(), random, plots))
+            let mut plots: Vec<Plot> = (0..6).map(draw).collect();
+            if self.has_gangs {
+                gangs::draw_all(&mut random, &mut plots);
+            }
+            tokio::spawn(namespaces::doom(self.api.clone(), random, plots, self.has_gangs))
         });
         let begun = Instant::now();
         let mut due: Vec<_> =
@@ -313,11 +351,9 @@ impl World {
             *at = self.random.millis(0, CREATED_WITHIN);
         }
         due.sort_by_key(|(at, _)| *at);
-        let jobs: Api<Job> = Api::namespaced(self.api.client("user/1"), NAMESPACE);
         for (at, plot) in due {
             tokio::time::sleep_until(begun + at).await;
-            let job = serde_json::from_value(plot.job).expect("must be a Job");
-            jobs.create(&PostParams::default(), &job).await.expect("must be created");
+            gangs::create(&self.api, NAMESPACE, &plot.job).await;
         }
         if self.options.loses_node {
             self.lose_node().await;
@@ -423,6 +459,7 @@ impl World {
         let judged = is_judged.then(|| brake::judge(&log));
         let mut brake = judged.unwrap_or_default();
         self.violations.append(&mut brake.violations);
+        let gangs = if self.has_gangs { Some(self.judge_gangs(&log).await) } else { None };
         self.nodes.stop().await.expect("the nodes must stop");
         let Self { violations, drawn, restores, .. } = self;
         Report {
@@ -436,7 +473,24 @@ impl World {
             story,
             shortage,
             reported,
+            gangs,
         }
+    }
+
+    /// Deletes all Jobs, with which their groups must go.
+    async fn judge_gangs(&mut self, log: &[Access]) -> gang_ledger::Verdict {
+        let jobs: Api<Job> = Api::namespaced(self.api.client("user/1"), NAMESPACE);
+        for job in self.api.list(Kind::Job, NAMESPACE) {
+            let name = job["metadata"]["name"].as_str().unwrap_or_default();
+            let deleted = jobs.delete(name, &DeleteParams::background()).await;
+            deleted.expect("a user's deletion must be taken");
+        }
+        sleep(GARBAGE_GOES_WITHIN).await;
+        let all: Vec<Access> = log.iter().cloned().chain(self.api.take_log()).collect();
+        let leaders = if self.options.standby { 2 } else { 1 };
+        let mut verdict = gang_ledger::judge(&all, &self.restores, leaders);
+        self.violations.append(&mut verdict.violations);
+        verdict
     }
 
     async fn judge_shortage(&mut self, log: &[Access]) -> Option<shortage_ledger::Met> {
@@ -503,26 +557,6 @@ fn host(options: Options, api: &ModelApi, clock: Clock) -> Option<Arc<Host>> {
     let Some(pressure) = options.shortage else { return Some(Arc::new(host)) };
     let memory = shortage::memory(&host, options.sabotage);
     Some(Arc::new(host.with_memory(memory, pressure)))
-}
-
-/// Deletes the pods whose Job is gone, as the garbage collector of a cluster does.
-async fn collect_garbage(api: ModelApi) {
-    let pods: Api<Pod> = Api::namespaced(api.client("garbage-collector/1"), NAMESPACE);
-    loop {
-        sleep(Duration::from_secs(2)).await;
-        let jobs = api.list(Kind::Job, NAMESPACE);
-        let exists = |uid: &Value| jobs.iter().any(|job| job["metadata"]["uid"] == *uid);
-        for pod in api.list(Kind::Pod, NAMESPACE) {
-            let metadata = &pod["metadata"];
-            let owners = metadata["ownerReferences"].as_array();
-            let is_garbage = owners.is_some_and(|all| all.iter().all(|it| !exists(&it["uid"])));
-            if is_garbage && metadata.get("deletionTimestamp").is_none() {
-                let name = metadata["name"].as_str().unwrap_or_default();
-                // The pod may go at any moment.
-                drop(pods.delete(name, &DeleteParams::default()).await);
-            }
-        }
-    }
 }
 
 /// Changes a Job as a controller would that finds something to do for ever.
