@@ -1,19 +1,21 @@
 //! Compares our controller with upstream: both run the same scenarios on one API, and must end in
-//! the same status with the same pods created. The scenarios are a table, and random Jobs.
+//! the same status with the same pods created. The scenarios are a table, and random Jobs. These
+//! run with gang scheduling, so that both must make the same Workloads and PodGroups, too.
 //!
 //! Replay random Jobs with `EPILOGUE_REFERENCE_SEED=17 cargo lab test reference`, or `1-500`.
 
 mod changes;
+mod gangs;
 mod random;
 mod scenarios;
 mod seen;
 mod stage;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::future::join_all;
-use lab::kubernetes::Feature;
+use lab::kubernetes::{Feature, Version};
 use lab::seeds;
 use scenarios::Scenario;
 use seen::Seen;
@@ -68,19 +70,19 @@ fn text(different: &BTreeMap<String, String>) -> String {
     different.values().flat_map(|each| ["\n", each.as_str()]).collect()
 }
 
-/// Runs the Job of a seed until both controllers agree; returns how it ended with us, and the last
-/// difference if they never did.
-async fn random(stage: &Stage, seed: u64) -> (String, Option<String>) {
+/// Runs the Job of a seed until both controllers agree; returns what it came to with us, and the
+/// last difference if they never did.
+async fn random(stage: &Stage, seed: u64) -> (Seen, Option<String>) {
     for run in 1.. {
         // Every fourth Job is changed while its pods run on.
         let draw = if seed.is_multiple_of(4) { changes::scenario } else { random::scenario };
-        let scenario = draw(seed, run);
+        let scenario = gangs::with_scheduling(seed, draw(seed, run));
         let job = format!("{}\n{:?}", scenario.job.clone().raw(), scenario.steps);
         let (seen, difference) = Box::pin(compared(stage, scenario)).await;
         match difference {
             Some(text) if run < RUNS => println!("differs, is repeated: {text}\n{job}"),
             difference => {
-                return (seen.end(), difference.map(|text| format!("{text}\n{job}\n")));
+                return (seen, difference.map(|text| format!("{text}\n{job}\n")));
             }
         }
     }
@@ -136,13 +138,15 @@ async fn random_jobs_end_alike_under_both_controllers() {
     if Feature::OwnControllerManager.is_missing() {
         return;
     }
-    let stage = Stage::start().await;
+    let stage = Stage::with_gangs().await;
     let asked = seeds::asked_for("EPILOGUE_REFERENCE_SEED");
     let all: Vec<u64> = asked.clone().unwrap_or(1..=SEEDS).collect();
     let (mut ends, mut different) = (BTreeMap::<String, u32>::new(), Vec::new());
+    let mut grouped = BTreeSet::new();
     for some in all.chunks(AT_ONCE) {
-        for (end, difference) in join_all(some.iter().map(|seed| random(&stage, *seed))).await {
-            *ends.entry(end).or_default() += 1;
+        for (seen, difference) in join_all(some.iter().map(|seed| random(&stage, *seed))).await {
+            *ends.entry(seen.end()).or_default() += 1;
+            grouped.extend(seen.grouped());
             different.extend(difference);
         }
     }
@@ -152,4 +156,7 @@ async fn random_jobs_end_alike_under_both_controllers() {
     let lacks = |end: &&&str| !ends.contains_key(**end);
     let missing: Vec<_> = ENDS.iter().filter(lacks).collect();
     assert!(asked.is_some() || missing.is_empty(), "no Job ended by {missing:?}");
+    let has_gangs = asked.is_none() && Version::of_tests().has(Feature::GangScheduling);
+    let missing: Vec<_> = gangs::PARTS.iter().filter(|part| !grouped.contains(*part)).collect();
+    assert!(!has_gangs || missing.is_empty(), "no PodGroup has {missing:?}");
 }

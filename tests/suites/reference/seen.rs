@@ -4,6 +4,8 @@
 use lab::nodes::SCRIPT_ANNOTATION;
 use serde_json::{Map, Value, json};
 
+use super::gangs;
+
 /// The compared state.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Seen {
@@ -13,6 +15,8 @@ pub(crate) struct Seen {
     created: Vec<Value>,
     /// The remaining pods: name, owners, finalizers, labels, phase; sorted.
     left: Vec<Value>,
+    /// Its Workloads and PodGroups, sorted.
+    groups: Vec<Value>,
 }
 
 /// The texts of one side that have a meaning, and their meanings.
@@ -35,8 +39,14 @@ impl Names {
 }
 
 impl Seen {
-    /// From a status and pods as the API shows them.
-    pub(crate) fn new(status: &Value, created: &[Value], left: &[Value], names: &Names) -> Self {
+    /// From a status, pods and objects of gang scheduling as the API shows them.
+    pub(crate) fn new(
+        status: &Value,
+        created: &[Value],
+        left: &[Value],
+        groups: &[Value],
+        names: &Names,
+    ) -> Self {
         let sorted = |all: &[Value], slim: fn(&Value) -> Value| {
             let mut all: Vec<Value> = all.iter().map(|pod| names.normalize(&slim(pod))).collect();
             all.sort_by_key(Value::to_string);
@@ -46,6 +56,7 @@ impl Seen {
             status: names.normalize(&timeless(status)),
             created: sorted(created, as_created),
             left: sorted(left, as_left),
+            groups: sorted(groups, gangs::as_made),
         }
     }
 
@@ -57,6 +68,12 @@ impl Seen {
         let text = |end: &Value, field: &str| end[field].as_str().unwrap_or_default().to_owned();
         let end = ends.next().map(|end| text(end, "type") + " " + &text(end, "reason"));
         end.unwrap_or_else(|| "in progress".to_owned())
+    }
+
+    /// What its PodGroups have.
+    pub(crate) fn grouped(&self) -> impl Iterator<Item = &'static str> {
+        let has = |path: &&str| self.groups.iter().any(|group| group.pointer(path).is_some());
+        gangs::PARTS.into_iter().filter(has)
     }
 
     /// Both sides of the difference.
@@ -73,6 +90,7 @@ impl Seen {
         for (what, ours, theirs) in [
             ("pods created", &self.created, &reference.created),
             ("pods left", &self.left, &reference.left),
+            ("groups", &self.groups, &reference.groups),
         ] {
             compare(what, &json!(ours.len()), &json!(theirs.len()));
             ours.iter().zip(theirs).for_each(|(ours, theirs)| compare(what, ours, theirs));
@@ -205,11 +223,19 @@ fn only_what_is_always_random_may_differ() {
         let pods = [json!({"metadata": metadata, "status": {"phase": phase}})];
         let mut names = Names::default();
         names.add(pod, "POD OF j-");
-        Seen::new(&status, &pods, &pods, &names)
+        Seen::new(&status, &pods, &pods, &pods[..0], &names)
     };
     let one = seen("j-a1", "Failed", 1);
     assert_eq!(one.difference(&seen("j-b2", "Failed", 1)), None);
     assert!(one.difference(&seen("j-b2", "Failed", 2)).is_some_and(|it| it.starts_with("status")));
+    let sized = |size: i64| {
+        let spec = json!({"schedulingPolicy": {"gang": {"minCount": size}}});
+        let group = json!({"kind": "PodGroup", "metadata": {"name": "g"}, "spec": spec});
+        Seen::new(&json!({}), &[], &[], &[group], &Names::default())
+    };
+    assert!(sized(1).grouped().eq(["/spec/schedulingPolicy/gang"]));
+    assert_eq!(sized(1).difference(&sized(1)), None);
+    assert!(sized(1).difference(&sized(2)).is_some_and(|it| it.starts_with("groups")));
     let left = one.difference(&seen("j-b2", "Succeeded", 1));
     assert!(left.is_some_and(|it| it.starts_with("pods left")));
 }

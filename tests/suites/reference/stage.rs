@@ -9,21 +9,29 @@ use futures::{StreamExt as _, pin_mut};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
+};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use lab::bed::{JobBuilder, JobState, has_finalizer, job};
 use lab::control_plane::flags::QUIET_CONTROLLERS;
 use lab::controller::{Controller, Setup};
+use lab::kubernetes::{Feature, Version};
 use lab::nodes::{self, SCRIPT_ANNOTATION, SimulatedNodes};
-use lab::{ControlPlane, Namespace, Options, eventually};
+use lab::{ControlPlane, Namespace, Options, eventually, install};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use super::gangs;
 use super::scenarios::{End, Scenario, Step};
 use super::seen::{Names, Seen};
 
 /// Covers upstream's backoff of 10 s and its batches of 1 s, on a busy machine.
 const WITHIN: Duration = Duration::from_secs(90);
+
+/// The gates of fields that the API otherwise drops: topology constraints, and resource claims.
+const FIELD_GATES: &str =
+    "--feature-gates=TopologyAwareWorkloadScheduling=true,DRAWorkloadResourceClaims=true";
 
 /// Everything that runs.
 pub(crate) struct Stage {
@@ -42,6 +50,8 @@ pub(crate) struct Side {
     managed_by: Value,
     jobs: Api<Job>,
     pods: Api<Pod>,
+    /// Where there are some.
+    gangs: Option<gangs::Objects>,
     /// Each pod as first seen, by UID.
     created: Shared<Value>,
     /// The last status of each Job, by name: forty waits on the API would be a load on it.
@@ -57,20 +67,46 @@ pub(crate) struct Outcome {
 
 impl Stage {
     pub(crate) async fn start() -> Self {
+        Self::with(false).await
+    }
+
+    /// The same, with gang scheduling where the version has it.
+    pub(crate) async fn with_gangs() -> Self {
+        Self::with(Version::of_tests().has(Feature::GangScheduling)).await
+    }
+
+    async fn with(has_gangs: bool) -> Self {
         let controllers = format!("job-controller,{QUIET_CONTROLLERS}");
-        let options = Options::unique("reference").controller_manager(&controllers);
+        let options = Options::unique("reference");
+        let options = if has_gangs {
+            let controllers = format!("{controllers},podgroup-protection-controller");
+            let options = options.gang_scheduling().controller_manager(&controllers);
+            options.api_server_flag(FIELD_GATES).controller_manager_flag(FIELD_GATES)
+        } else {
+            options.controller_manager(&controllers)
+        };
         let control_plane = ControlPlane::start(options).await.expect("a control plane");
         let cluster = control_plane.cluster();
         let client = control_plane.admin_client().await.expect("a client");
         let side = async |managed_by: Value| {
             let namespace = Namespace::create(cluster).await.expect("a namespace");
-            Side::new(namespace, &client, managed_by)
+            Side::new(namespace, &client, managed_by, has_gangs)
         };
         let ours = side(json!("epilogue.dev/job-controller")).await;
         let reference = side(json!(null)).await;
         let setup = Setup::debug(control_plane.dir()).namespace(ours.namespace.name());
         let setup = setup.argument("--check-plans");
-        let controller = Controller::start(cluster, &setup).await.expect("our controller");
+        install::apply_rights(&client).await.expect("the rights");
+        if has_gangs {
+            install::apply_gang_scheduling(&client).await.expect("the rights to groups");
+        }
+        let controller = Controller::start_installed(cluster, &setup).await;
+        let controller = controller.expect("our controller");
+        if has_gangs {
+            let log = async || std::fs::read_to_string(controller.log()).unwrap_or_default();
+            let is_on = |log: &String| log.contains("gang scheduling is on");
+            eventually("gang scheduling is on", WITHIN, log, is_on).await;
+        }
         let options = nodes::Options { heartbeat: None, ..nodes::Options::default() };
         let nodes = SimulatedNodes::start(client, options).await.expect("nodes");
         Self { control_plane, controller, nodes, ours, reference }
@@ -101,7 +137,13 @@ impl Stage {
 }
 
 impl Side {
-    fn new(namespace: Namespace, client: &kube::Client, managed_by: Value) -> Self {
+    fn new(
+        namespace: Namespace,
+        client: &kube::Client,
+        managed_by: Value,
+        has_gangs: bool,
+    ) -> Self {
+        let gangs = has_gangs.then(|| gangs::Objects::of(client, namespace.name()));
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace.name());
         let jobs: Api<Job> = Api::namespaced(client.clone(), namespace.name());
         let (created, states) = (Shared::default(), Shared::default());
@@ -109,7 +151,7 @@ impl Side {
             tokio::spawn(keep_first(pods.clone(), Arc::clone(&created))),
             tokio::spawn(keep_last(jobs.clone(), Arc::clone(&states))),
         ];
-        Self { namespace, managed_by, jobs, pods, created, states, watches }
+        Self { namespace, managed_by, jobs, pods, gangs, created, states, watches }
     }
 
     /// Runs a scenario to its end, and reads the outcome.
@@ -136,7 +178,15 @@ impl Side {
             .spec("managedBy", self.managed_by.clone())
             .pod_metadata("labels", json!({"scenario": label(name)}))
             .pod("automountServiceAccountToken", false);
-        self.jobs.create(&PostParams::default(), &job.build()).await.expect("the Job")
+        // A typed Job has no `spec.scheduling`.
+        let job: DynamicObject = serde_json::from_value(job.raw()).expect("a Job");
+        let created = self.untyped().create(&PostParams::default(), &job).await.expect("the Job");
+        created.try_parse().expect("must be a Job")
+    }
+
+    fn untyped(&self) -> Api<DynamicObject> {
+        let client = self.jobs.clone().into_client();
+        Api::namespaced_with(client, self.namespace.name(), &ApiResource::erase::<Job>(&()))
     }
 
     /// When a Job creates pods in this time, in seconds after the first; then deletes it.
@@ -286,8 +336,10 @@ impl Side {
         };
         eventually("pods in the watch", WITHIN, missing, Vec::is_empty).await;
         let of_this = |pod: &&Value| pod["metadata"]["labels"]["scenario"] == label(name);
-        let all = self.created.lock().expect("no holder panics");
-        let created: Vec<Value> = all.values().filter(of_this).cloned().collect();
+        let created: Vec<Value> = {
+            let all = self.created.lock().expect("no holder panics");
+            all.values().filter(of_this).cloned().collect()
+        };
         let mut names = Names::default();
         names.add(self.namespace.name(), "NAMESPACE");
         names.add(uid, "JOB-UID");
@@ -298,7 +350,21 @@ impl Side {
                 names.add(name, &format!("POD OF {stem}"));
             }
         }
-        Seen::new(&status, &created, &left, &names)
+        let made = self.groups_of(name, uid, &mut names).await;
+        Seen::new(&status, &created, &left, &made, &names)
+    }
+
+    /// The Workloads and PodGroups of a Job, once its gang has its size.
+    async fn groups_of(&self, name: &str, uid: &str, names: &mut Names) -> Vec<Value> {
+        let Some(gangs) = &self.gangs else { return Vec::new() };
+        let made = async || {
+            let job = self.untyped().get_opt(name).await.expect("an answer");
+            (json!(job), gangs.made_for(uid).await)
+        };
+        let are_sized = |(job, made): &(Value, _)| gangs::are_sized(job, made);
+        let (_, made) = eventually(&self.awaited(name), WITHIN, made, are_sized).await;
+        gangs::name(name, &made, names);
+        made.into_iter().flatten().collect()
     }
 
     async fn pods_of(&self, name: &str) -> Vec<Pod> {
