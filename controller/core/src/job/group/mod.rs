@@ -211,13 +211,17 @@ pub(super) fn decide(
 
 /// Whether the Job has never started. Only then a group is made: a Job that started without one,
 /// before gang scheduling was switched on, goes on without. (W4)
+///
+/// DIVERGES(upstream): a Job that asks for a group gets one whenever it has no pods. Upstream runs
+/// it without for good, also where a restore of etcd has undone the group and not the start.
 fn is_new(facts: &Facts) -> bool {
-    let status = &facts.job.status;
-    facts.census.pods.is_empty()
-        && status.start_time.is_none()
+    let (job, status) = (&facts.job, &facts.job.status);
+    let asks = || job.scheduling.as_ref().is_some_and(|it| it.asks_for_group());
+    let is_unstarted = status.start_time.is_none()
         && status.succeeded.unwrap_or(0) == 0
         && status.failed.unwrap_or(0) == 0
-        && facts.job.condition(SUSPENDED).is_none()
+        && job.condition(SUSPENDED).is_none();
+    facts.census.pods.is_empty() && (is_unstarted || asks())
 }
 
 /// A Job that is the root: it has a Workload of its own.
@@ -228,9 +232,12 @@ fn own(facts: &Facts, groups: &JobGroups, is_new: bool) -> GroupPlan {
         return if is_new { GroupPlan::Refuse(problem) } else { of_pods(facts) };
     }
     let wanted = spec.and_then(SchedulingSpec::gang).map(|gang| min_count(job, gang));
+    // Another replica may have made both, and no watch shows them yet: then they are found. After a
+    // restore of etcd they may be gone.
+    let is_made = is_new || of_pods(facts) != GroupPlan::Nothing;
     let workload = match &*groups.workloads {
-        [] if is_new => return GroupPlan::Create(WorkloadPlan::Create(draft(job, wanted))),
-        [] => return of_pods(facts),
+        [] if is_made => return GroupPlan::Create(WorkloadPlan::Create(draft(job, wanted))),
+        [] => return GroupPlan::Nothing,
         [only] => only,
         many => return GroupPlan::Alone(format!("it controls {} Workloads", many.len())),
     };
@@ -242,8 +249,8 @@ fn own(facts: &Facts, groups: &JobGroups, is_new: bool) -> GroupPlan {
     };
     let of_workload = groups.pod_groups.iter().filter(|it| it.workload.as_deref() == Some(&**name));
     match &*of_workload.collect::<Vec<_>>() {
-        [] if is_new => GroupPlan::Create(WorkloadPlan::Of(pod_group(workload, template, true))),
-        [] => of_pods(facts),
+        [] if is_made => GroupPlan::Create(WorkloadPlan::Of(pod_group(workload, template, true))),
+        [] => GroupPlan::Nothing,
         [only] => {
             let workload = Resize::of_workload(workload, template, wanted);
             let pod_group = Resize::of_pod_group(only, size(facts, only, wanted));
@@ -281,11 +288,8 @@ fn delegated(facts: &Facts, groups: &JobGroups, template: &str, is_new: bool) ->
     }
 }
 
-/// The group that pods of the Job are in, where no watch shows it yet: another replica may have
-/// made both. It lives as long as they do.
-///
-/// Only the name that follows from the Job's UID counts. A pod that the Job has adopted may be in
-/// the group of another.
+/// The Job's own group, if pods of it are in that. Only the name that follows from the Job's UID
+/// counts: a pod that the Job has adopted may be in the group of another.
 fn of_pods(facts: &Facts) -> GroupPlan {
     let own = draft(&facts.job, None);
     let name = names::pod_group(&own.name, &own.template);

@@ -157,6 +157,26 @@ fn a_job_that_has_started_gets_no_group_any_more() {
     }
 }
 
+/// Whatever has become of its group: a gang is one for all pods that it has.
+#[test]
+fn a_job_that_asks_for_a_group_gets_one_while_it_has_no_pods() {
+    let starts = [
+        job().started(50),
+        job().status("failed", 1),
+        job().condition("Suspended", "JobResumed", "Job resumed"),
+    ];
+    for job in starts {
+        let job = job.size(2, 3).spec("scheduling", gang(None));
+        let mut api = served(job.clone(), vec![]);
+        let effects = sync(&mut api);
+        let name = Arc::clone(&groups(&api).pod_groups[0].key.1);
+        assert_eq!(joined(&effects), [Some(&*name); 2]);
+        let mut api = served(job, vec![pod("a", "Running")]);
+        assert_eq!(joined(&sync(&mut api)), [None]);
+        assert_eq!(groups(&api), &JobGroups::default());
+    }
+}
+
 /// Suspended Jobs are planned before they start, and find their group when they do. (W4)
 #[test]
 fn a_suspended_job_has_its_group_already() {
@@ -421,6 +441,9 @@ fn new_pods_join_the_group_of_the_others_before_the_watch_shows_it() {
     api.groups = Some(JobGroups::default());
     api.edit(|job| job.spec.parallelism = 3);
     assert_eq!(joined(&sync(&mut api)), [Some(&*name)]);
+    // After a restore of etcd it may be gone.
+    assert_eq!(&*groups(&api).pod_groups[0].key.1, &*name, "it is there again");
+    api.groups = Some(JobGroups::default());
     // A pod that the Job has adopted is in the group of another.
     let uid = api.pods.keys().next().expect("a pod").clone();
     for uid in api.pods.keys().cloned().collect::<Vec<_>>() {
