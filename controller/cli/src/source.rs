@@ -155,7 +155,8 @@ async fn groups(client: &kube::Client, job: &Job) -> Result<Option<JobGroups>, S
     let pod_groups = pod_groups.iter().map(|it| PodGroup::read(&it.to_string()));
     let pod_groups: Result<Vec<_>, _> = pod_groups.collect();
     let pod_groups = pod_groups.map_err(|error| SourceError::Object("PodGroup", error))?;
-    Ok(Some(JobGroups::of(job, workloads, pod_groups)))
+    let (workloads, pod_groups) = (workloads.into_iter(), pod_groups.into_iter());
+    Ok(Some(JobGroups::of(job, workloads.map(Arc::new), pod_groups.map(Arc::new))))
 }
 
 /// Reads the controller's lease.

@@ -24,8 +24,9 @@ pub(super) struct Groups {
     runtime: Kept<PodGroup>,
     /// Workloads by the controller that they name.
     by_controller: HashMap<Controller, BTreeSet<GroupKey>>,
-    /// PodGroups by the UID of the object that controls them.
-    by_owner: HashMap<Uid, BTreeSet<GroupKey>>,
+    /// PodGroups by their namespace and the UID of the object that controls them. One of another
+    /// namespace may name any UID.
+    by_owner: HashMap<(Arc<str>, Uid), BTreeSet<GroupKey>>,
 }
 
 /// The objects of one kind.
@@ -125,18 +126,15 @@ impl Groups {
         let namespace = &job.key.namespace;
         let own = TypedReference::of_job(&job.key.name);
         let parent = job.scheduling.as_ref().and_then(|it| it.controller.clone());
-        let parent = parent.map(|parent| (Arc::clone(namespace), parent));
-        let own = (Arc::clone(namespace), own);
-        let own = self.naming(&own);
-        let pod_groups = self.by_owner.get(&job.uid).into_iter().flatten();
-        JobGroups {
-            workloads: own.filter(|it| it.owner.as_ref() == Some(&job.uid)).cloned().collect(),
-            of_parent: parent.and_then(|it| self.naming(&it).next().cloned()),
-            pod_groups: pod_groups
-                .filter_map(|key| self.runtime.by_key.get(key))
-                .cloned()
-                .collect(),
-        }
+        let parent = parent.filter(|parent| *parent != own);
+        let named = [Some(own), parent].into_iter().flatten();
+        let named = named.map(|controller| (Arc::clone(namespace), controller));
+        let workloads: Vec<Arc<Workload>> =
+            named.flat_map(|it| self.naming(&it).cloned().collect::<Vec<_>>()).collect();
+        let owned = self.by_owner.get(&(Arc::clone(namespace), job.uid.clone()));
+        let pod_groups = owned.into_iter().flatten();
+        let pod_groups = pod_groups.filter_map(|key| self.runtime.by_key.get(key));
+        JobGroups::of(job, workloads, pod_groups.cloned())
     }
 
     /// Workloads that name this controller.
@@ -186,12 +184,12 @@ impl Groups {
             self.runtime.handle(event, |group| (group.key.clone(), group.version));
         for (old, new) in changes {
             if let Some(old) = old {
-                remove(&mut self.by_owner, old.owner.clone(), &old.key);
+                remove(&mut self.by_owner, owner(&old), &old.key);
             }
             if let Some(new) = new
-                && let Some(owner) = &new.owner
+                && let Some(owner) = owner(&new)
             {
-                self.by_owner.entry(owner.clone()).or_default().insert(new.key.clone());
+                self.by_owner.entry(owner).or_default().insert(new.key.clone());
             }
         }
         version
@@ -209,6 +207,10 @@ impl Groups {
 
 fn controller(workload: &Workload) -> Option<Controller> {
     Some((Arc::clone(&workload.key.0), workload.controller.clone()?))
+}
+
+fn owner(group: &PodGroup) -> Option<(Arc<str>, Uid)> {
+    Some((Arc::clone(&group.key.0), group.owner.clone()?))
 }
 
 fn remove<K: Eq + std::hash::Hash>(

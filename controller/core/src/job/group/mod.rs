@@ -156,14 +156,14 @@ impl JobGroups {
     /// Those of these objects, all of the Job's namespace, that concern it.
     pub fn of(
         job: &Job,
-        workloads: impl IntoIterator<Item = Workload>,
-        pod_groups: impl IntoIterator<Item = PodGroup>,
+        workloads: impl IntoIterator<Item = Arc<Workload>>,
+        pod_groups: impl IntoIterator<Item = Arc<PodGroup>>,
     ) -> Self {
         let own = TypedReference::of_job(&job.key.name);
         let parent = job.scheduling.as_ref().and_then(|it| it.controller.as_ref());
         let (mut groups, is_its) =
             (Self::default(), |owner: &Option<Uid>| owner.as_ref() == Some(&job.uid));
-        for workload in workloads.into_iter().map(Arc::new) {
+        for workload in workloads {
             let names = |it: &TypedReference| workload.controller.as_ref() == Some(it);
             if names(&own) && is_its(&workload.owner) {
                 groups.workloads.push(workload);
@@ -172,7 +172,7 @@ impl JobGroups {
             }
         }
         let its = pod_groups.into_iter().filter(|group| is_its(&group.owner));
-        groups.pod_groups = its.map(Arc::new).collect();
+        groups.pod_groups = its.collect();
         groups
     }
 }

@@ -1,7 +1,12 @@
 //! Tests Workloads and PodGroups in the state: whom they concern, and that no Job is synced before
 //! they are known.
 
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
 use super::*;
+use crate::job::JobGroups;
 use crate::view::{PodGroup, Workload};
 
 fn workload(name: &str, version: u64, (kind, of): (&str, &str), size: i32) -> Arc<Workload> {
@@ -63,7 +68,7 @@ impl Cluster {
         self.handle(Event::Workload(WatchEvent::Shown(workload))).entries
     }
 
-    fn groups(&self) -> crate::job::JobGroups {
+    fn groups(&self) -> JobGroups {
         self.snapshot().groups.expect("they are served")
     }
 }
@@ -78,7 +83,7 @@ fn no_job_is_synced_before_its_groups_are_known() {
     assert_eq!(cluster.0.serve_groups(true, &quiet()), []);
     assert!(cluster.0.input(&key(), &quiet()).is_none());
     assert_eq!(cluster.lists_groups(), [synced()], "all that waited");
-    assert_eq!(cluster.groups(), crate::job::JobGroups::default());
+    assert_eq!(cluster.groups(), JobGroups::default());
     // Another replica may have made some: both are listed again.
     cluster.handle(Event::Workload(WatchEvent::ListBegins));
     cluster.0.expect_groups();
@@ -170,4 +175,185 @@ fn a_job_that_asks_for_a_group_asks_whether_the_api_serves_any() {
     assert!(asks(&mut cluster, follower(12)));
     cluster.0.serve_groups(true, &quiet());
     assert!(!asks(&mut cluster, follower(13)), "it is known");
+}
+
+/// Namespace, name, owner and what it is of, each by its number.
+type Shape = (usize, usize, usize, usize);
+
+/// A change of one of few Workloads and PodGroups.
+#[derive(Clone, Debug)]
+enum Step {
+    Workload(Shape),
+    PodGroup(Shape),
+    WorkloadGone(usize, usize),
+    PodGroupGone(usize, usize),
+    /// Both are listed again, and some of them have gone meanwhile.
+    Lists(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let shape = || (0..2_usize, 0..5_usize, 0..6_usize, 0..7_usize);
+    prop_oneof![
+        6 => shape().prop_map(Step::Workload),
+        6 => shape().prop_map(Step::PodGroup),
+        1 => (0..2_usize, 0..5_usize).prop_map(|(namespace, name)| {
+            Step::WorkloadGone(namespace, name)
+        }),
+        1 => (0..2_usize, 0..5_usize).prop_map(|(namespace, name)| {
+            Step::PodGroupGone(namespace, name)
+        }),
+        1 => (2..5_usize).prop_map(Step::Lists),
+    ]
+}
+
+/// What the Job, its parent, its predecessor or others are named by, in `controllerRef`.
+fn reference(number: usize) -> Value {
+    let of = |group: &str, kind: &str, name: &str| json!({"apiGroup": group, "kind": kind, "name": name});
+    [
+        Value::Null,
+        of("batch", "Job", "a"),
+        of("batch", "Job", "b"),
+        of("example.com", "Job", "a"),
+        of("jobset.x-k8s.io", "JobSet", "p"),
+        of("jobset.x-k8s.io", "JobSet", "q"),
+        of("jobset.x-k8s.io", "JobSet", "a"),
+    ][number]
+        .clone()
+}
+
+fn metadata((namespace, name, owner, _): Shape, version: u64) -> Value {
+    let owner_references = [
+        json!([]),
+        json!([{"kind": "Job", "name": "a", "uid": "uid-a", "apiVersion": "batch/v1",
+                "controller": true}]),
+        json!([{"kind": "Job", "name": "a", "uid": "uid-b", "apiVersion": "batch/v1",
+                "controller": true}]),
+        json!([{"kind": "JobSet", "name": "p", "uid": "uid-p",
+                "apiVersion": "jobset.x-k8s.io/v1alpha2", "controller": true}]),
+        json!([{"kind": "Job", "name": "a", "uid": "uid-a", "apiVersion": "batch/v1"}]),
+        json!([{"kind": "Workload", "name": "w", "uid": "uid-w",
+                "apiVersion": "scheduling.k8s.io/v1beta1"},
+               {"kind": "Job", "name": "a", "uid": "uid-a", "apiVersion": "batch/v1",
+                "controller": true}]),
+    ][owner]
+        .clone();
+    let namespace = ["default", "other"][namespace];
+    json!({"namespace": namespace, "name": format!("n{name}"),
+           "uid": format!("uid-{version}"), "resourceVersion": version.to_string(),
+           "ownerReferences": owner_references})
+}
+
+fn random_workload(shape: Shape, version: u64) -> Arc<Workload> {
+    let template = |name: &str| json!({"name": name, "schedulingPolicy": {"basic": {}}});
+    let templates: Vec<Value> =
+        ["t", "u", "v"][..shape.1 % 3].iter().map(|it| template(it)).collect();
+    let spec = json!({"controllerRef": reference(shape.3), "podGroupTemplates": templates});
+    let workload = json!({"metadata": metadata(shape, version), "spec": spec});
+    Arc::new(Workload::read(&workload.to_string()).expect("must be a Workload"))
+}
+
+fn random_pod_group(shape: Shape, version: u64) -> Arc<PodGroup> {
+    let of = json!({"workloadName": format!("n{}", shape.3), "podGroupTemplateName": "t"});
+    let spec = json!({"workloadRef": of, "schedulingPolicy": {"basic": {}}});
+    let group = json!({"metadata": metadata(shape, version), "spec": spec});
+    Arc::new(PodGroup::read(&group.to_string()).expect("must be a PodGroup"))
+}
+
+/// The Job `a` by each of these UIDs, parents and names of templates.
+fn random_jobs() -> Vec<Job> {
+    let parents = (0..7).map(reference);
+    let uids = ["uid-a", "uid-b", "uid-c"];
+    let all = parents.flat_map(|parent| uids.map(|uid| (parent.clone(), uid)));
+    let jobs = all.map(|(parent, uid)| {
+        let group = parent["apiGroup"].as_str().unwrap_or_default();
+        let owner = json!([{"apiVersion": format!("{group}/v1"), "kind": parent["kind"],
+                            "name": parent["name"], "uid": "uid-p", "controller": true}]);
+        let owners = if parent.is_null() { json!([]) } else { owner };
+        let job = json!({
+            "metadata": {"name": "a", "namespace": "default", "uid": uid,
+                         "resourceVersion": "1", "ownerReferences": owners,
+                         "annotations": {"scheduling.k8s.io/group-template-name": "t"}},
+            "spec": {"managedBy": "epilogue.dev/job-controller",
+                     "selector": {"matchLabels": {"job": "a"}}},
+        });
+        WireJob::parse(job).and_then(WireJob::view).expect("must be a Job")
+    });
+    jobs.collect()
+}
+
+/// What the API has of one kind.
+type Stored<T> = BTreeMap<(usize, usize), Arc<T>>;
+
+/// Some of these objects go, without an event.
+fn thinned<T>(stored: &mut Stored<T>, every: usize) {
+    let mut number = 0;
+    stored.retain(|_, _| {
+        number += 1;
+        number % every != 0
+    });
+}
+
+impl Cluster {
+    fn takes(&mut self, step: &Step, version: u64, api: &mut (Stored<Workload>, Stored<PodGroup>)) {
+        match *step {
+            Step::Workload(shape) => {
+                let workload = random_workload(shape, version);
+                api.0.insert((shape.0, shape.1), Arc::clone(&workload));
+                self.handle(Event::Workload(WatchEvent::Shown(workload)));
+            }
+            Step::PodGroup(shape) => {
+                let group = random_pod_group(shape, version);
+                api.1.insert((shape.0, shape.1), Arc::clone(&group));
+                self.handle(Event::PodGroup(WatchEvent::Shown(group)));
+            }
+            Step::WorkloadGone(namespace, name) => {
+                if let Some(workload) = api.0.remove(&(namespace, name)) {
+                    self.handle(Event::Workload(WatchEvent::Gone(workload)));
+                }
+            }
+            Step::PodGroupGone(namespace, name) => {
+                if let Some(group) = api.1.remove(&(namespace, name)) {
+                    self.handle(Event::PodGroup(WatchEvent::Gone(group)));
+                }
+            }
+            Step::Lists(every) => {
+                thinned(&mut api.0, every);
+                thinned(&mut api.1, every);
+                let ends = version.to_string();
+                self.handle(Event::Workload(WatchEvent::ListBegins));
+                self.handle(Event::PodGroup(WatchEvent::ListBegins));
+                for workload in api.0.values() {
+                    self.handle(Event::Workload(WatchEvent::Shown(Arc::clone(workload))));
+                }
+                for group in api.1.values() {
+                    self.handle(Event::PodGroup(WatchEvent::Shown(Arc::clone(group))));
+                }
+                self.handle(Event::Workload(WatchEvent::ListEnds(ends.clone())));
+                self.handle(Event::PodGroup(WatchEvent::ListEnds(ends)));
+            }
+        }
+    }
+}
+
+proptest! {
+    /// `explain` walks over all objects of a namespace, and the controller looks up in an index.
+    #[test]
+    fn a_walk_and_the_index_find_the_same_groups_of_each_job(
+        steps in proptest::collection::vec(step(), 1..40)
+    ) {
+        let mut cluster = cluster();
+        cluster.0.serve_groups(true, &quiet());
+        cluster.lists_groups();
+        let (jobs, mut api) = (random_jobs(), (Stored::default(), Stored::default()));
+        for (version, step) in (11..).zip(steps) {
+            cluster.takes(&step, version, &mut api);
+        }
+        for job in &jobs {
+            let listed = |(namespace, _): &(usize, usize)| *namespace == 0;
+            let workloads = api.0.iter().filter(|(key, _)| listed(key)).map(|(_, it)| it);
+            let pod_groups = api.1.iter().filter(|(key, _)| listed(key)).map(|(_, it)| it);
+            let walked = JobGroups::of(job, workloads.cloned(), pod_groups.cloned());
+            prop_assert_eq!(cluster.0.groups_of(job), Some(walked));
+        }
+    }
 }
