@@ -1,6 +1,7 @@
 //! Tests gangs: our controller makes what kube-controller-manager makes for the same Jobs, and the
 //! real scheduler places a gang whole or not at all, and preempts it whole.
 
+use controller_core::job::{Resize, Resized, resize_patch};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{
@@ -207,6 +208,8 @@ async fn both_make_the_same(objects: &Objects) {
     for (name, sample) in samples() {
         same(objects, name, sample).await;
     }
+    named_alike(objects).await;
+    stale_resizes_are_refused(objects).await;
     // Elastic: the size follows the Job, or stays where the Job says it.
     for name in ["whole-gang", "smaller-gang"] {
         let patch = Patch::Merge(json!({"spec": {"parallelism": 5}}));
@@ -252,6 +255,58 @@ async fn same(objects: &Objects, name: &str, sample: JobBuilder) {
         eventually(&what, LATER, both, |(ours, theirs)| is_made(ours) && is_made(theirs)).await;
     let theirs = theirs.to_string().replace("\"templateName\":\"u\"", "\"templateName\":\"o\"");
     assert_eq!(ours.to_string(), theirs, "{name}");
+}
+
+/// Each controller would find what the other has made: the names follow from the Job's name and UID.
+async fn named_alike(objects: &Objects) {
+    let own = ["says-nothing", "is-indexed", "whole-gang", "basic", "suspended"];
+    for job in own.iter().flat_map(|name| ["o", "u"].map(|by| format!("{name}-{by}"))) {
+        let uid = objects.jobs.get(&job).await.expect("the Job").metadata.uid.expect("a UID");
+        let name_of = async |api| {
+            let made = Objects::controlled(api, &job).await.remove(0);
+            made["metadata"]["name"].as_str().unwrap_or_default().to_owned()
+        };
+        let names = [name_of(&objects.workloads).await, name_of(&objects.pod_groups).await];
+        assert_eq!(names, expected_names(&job, &uid), "{job}");
+    }
+}
+
+/// The names of the Workload and the PodGroup of a Job, made without the code under test.
+fn expected_names(job: &str, uid: &str) -> [String; 2] {
+    let hash = |text: &str| -> String {
+        let fold = |sum: u32, byte: u8| (sum ^ u32::from(byte)).wrapping_mul(16_777_619);
+        let sum = text.bytes().fold(2_166_136_261, fold).to_string();
+        let letters = ['4', '5', '6', '7', '8', '9', 'b', 'c', 'd', 'f'];
+        sum.bytes().map(|digit| letters[usize::from(digit - b'0')]).collect()
+    };
+    let workload = format!("{job}-{}", hash(&format!("(types.UID){uid}")));
+    let template = format!("{job}-pgt-0");
+    let group = format!("{workload}-{template}-{}", hash(&format!("{workload}{template}")));
+    [workload, group]
+}
+
+/// A resize names the object and the size that it changes. Where that is another by now, the API
+/// refuses it.
+async fn stale_resizes_are_refused(objects: &Objects) {
+    let kinds = [(Resized::Workload, &objects.workloads), (Resized::PodGroup, &objects.pod_groups)];
+    for (object, api) in kinds {
+        let made = Objects::controlled(api, "everything-o").await.remove(0);
+        let text = |field: &str| made["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let (name, uid) = (text("name"), text("uid"));
+        let sent = async |uid: &str, from: i32, to: i32| {
+            let key = (text("namespace").into(), name.as_str().into());
+            let resize = Resize { object, key, uid: uid.into(), from, to };
+            let patch = serde_json::from_value(resize_patch(&resize)).expect("a JSON patch");
+            let patch = Patch::Json::<()>(patch);
+            match api.patch(&name, &PatchParams::default(), &patch).await {
+                Ok(_) => 200,
+                Err(kube::Error::Api(status)) => status.code,
+                Err(error) => panic!("{object:?}: {error}"),
+            }
+        };
+        let answers = [sent(&uid, 1, 3).await, sent("other", 2, 3).await, sent(&uid, 2, 3).await];
+        assert_eq!(answers, [422, 422, 200], "{object:?}");
+    }
 }
 
 /// A gang of pods that need more than half a node each.
