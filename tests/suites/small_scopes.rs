@@ -2,8 +2,8 @@
 //! faults, for the state and the plans that ship. Proves that the verdicts can fail.
 
 use ::simulation::small_scopes::{
-    self, ENDINGS, Ending, Faults, JobKind, LEADERS, LOSSES, Limits, ONE, POLICIES, RARE, Report,
-    Sabotage, Scope, TURNS, TWO, agent,
+    self, ENDINGS, Ending, Faults, GANGS, JobKind, LEADERS, LOSSES, Limits, ONE, POLICIES, RARE,
+    Report, Sabotage, Scope, TURNS, TWO, agent,
 };
 
 /// Explores scopes.
@@ -59,11 +59,16 @@ fn each_policy_holds_in_any_order_and_the_job_ends() {
     assert_hold(POLICIES);
 }
 
+#[test]
+fn the_pods_of_a_gang_join_its_only_group_in_any_order_and_the_job_ends() {
+    assert_hold(GANGS);
+}
+
 /// Otherwise states that differ would be taken for one, and what follows from one would be missed.
 #[test]
 fn the_number_of_states_does_not_depend_on_the_order() {
     let depth_first = Limits { waiting_max: 1, ..Limits::default() };
-    for scope in [LEADERS, LOSSES, ENDINGS, TURNS, POLICIES].into_iter().flatten() {
+    for scope in [LEADERS, LOSSES, ENDINGS, TURNS, POLICIES, GANGS].into_iter().flatten() {
         if scope.states < 30_000 {
             let report = small_scopes::explore(scope, depth_first);
             assert_eq!(report.states, scope.states, "{}", scope.name);
@@ -95,6 +100,7 @@ const CRASH: Faults = Faults { crashes: 1, ..LOST };
 const LATE: Faults = Faults { late_watches: 1, ..Faults::NONE };
 const LATE_AND_LOST: Faults = Faults { late_watches: 1, ..LOST };
 const ENDS: Faults = Faults { endings: 1, ..Faults::NONE };
+const LATE_LOST_ENDS: Faults = Faults { endings: 1, ..LATE_AND_LOST };
 const LOST_ENDS: Faults = Faults { endings: 1, ..LOST };
 
 caught! {
@@ -127,6 +133,13 @@ caught! {
     a_failed_phase_over_a_running_container_is_caught:
         FailStarted in Scope { kind: JobKind::PendingTimeout, ..ONE },
         by "is called Failed while its container runs";
+    a_second_workload_of_a_job_is_caught:
+        RenameWorkloads in Scope { kind: JobKind::Gang, faults: CRASH, ..ONE }, by "has 2 Workloads";
+    a_pod_that_precedes_its_group_is_caught:
+        BelieveGroups in Scope { kind: JobKind::Gang, faults: LOST, ..ONE }, by "its group is none";
+    a_sync_that_does_not_await_the_group_that_it_made_is_caught:
+        ForgetGroups in Scope { kind: JobKind::Gang, faults: LATE_LOST_ENDS, ..ONE },
+        by "outside of any group";
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use controller_core::job::GroupStep;
-use controller_core::view::{Job, Phase, Pod, Uid};
+use controller_core::view::{Job, Phase, Pod, PodGroup, Uid};
 use epilogue_common::names::job_condition;
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 
@@ -23,28 +23,18 @@ impl Ledger {
             GroupStep::Resize(_) if done => self.met(Met::GroupResized),
             _ => {}
         }
-        let workloads = api.workloads.values().filter(|it| it.owner.as_ref() == Some(&job.uid));
-        let groups = api.pod_groups.values().filter(|it| it.owner.as_ref() == Some(&job.uid));
-        let (workloads, groups) = (workloads.count(), groups.count());
-        if workloads > 1 || groups > 1 {
-            let key = &job.key;
-            self.violations.push(format!("{key} has {workloads} Workloads, {groups} PodGroups"));
-        }
+        self.violations.extend(api.surplus_groups(job));
     }
 
     /// A pod of this Job was created. If the Job has a group, the pod is in it: without, it would
     /// never be scheduled together with the others.
     pub(super) fn joined(&mut self, api: &Api, job: &Job, pod: &Arc<Pod>) {
-        let group = api.pod_groups.values().find(|it| it.owner.as_ref() == Some(&job.uid));
-        let joins = pod.group.as_ref();
-        let fits = group.map(|it| &it.key.1) == joins;
-        if joins.is_some() {
+        if pod.group.is_some() {
             self.met(Met::GroupJoined);
         }
         // A Job that is gone has taken its group with it.
-        if !fits && api.job(&job.uid).is_some() && !self.two_leaders {
-            let (key, name) = (&job.key, group.map_or("none", |it| &it.key.1));
-            self.violations.push(format!("a pod of {key} joins {joins:?}, its group is {name}"));
+        if api.job(&job.uid).is_some() && !self.two_leaders {
+            self.violations.extend(api.not_in_group(job, pod));
         }
     }
 
@@ -107,4 +97,26 @@ impl Ledger {
 fn is_of_whole(api: &Api, pod: &Pod) -> bool {
     let group = pod.group.as_ref().and_then(|name| api.pod_groups.get(name));
     group.is_some_and(|group| group.is_disrupted_whole)
+}
+
+impl Api {
+    /// The Workloads and PodGroups of a Job that has several of one kind.
+    pub(crate) fn surplus_groups(&self, job: &Job) -> Option<String> {
+        let is_its = |owner: &Option<Uid>| owner.as_ref() == Some(&job.uid);
+        let workloads = self.workloads.values().filter(|it| is_its(&it.owner)).count();
+        let groups = self.pod_groups.values().filter(|it| is_its(&it.owner)).count();
+        let key = &job.key;
+        let is_surplus = workloads > 1 || groups > 1;
+        is_surplus.then(|| format!("{key} has {workloads} Workloads, {groups} PodGroups"))
+    }
+
+    /// A pod of a Job that is not in the group which the Job has, or in one although it has none.
+    pub(crate) fn not_in_group(&self, job: &Job, pod: &Pod) -> Option<String> {
+        let is_its = |group: &&Arc<PodGroup>| group.owner.as_ref() == Some(&job.uid);
+        let group = self.pod_groups.values().find(is_its).map(|it| &it.key.1);
+        let (joins, key) = (pod.group.as_ref(), &job.key);
+        let name = group.map_or("none", |name| name);
+        let fits = group == joins;
+        (!fits).then(|| format!("a pod of {key} joins {joins:?}, its group is {name}"))
+    }
 }

@@ -24,6 +24,7 @@ mod settled;
 mod shutdowns;
 mod situations;
 mod users;
+pub(crate) mod watched;
 mod watches;
 mod work;
 mod world;

@@ -9,9 +9,10 @@ use controller_core::state::Event as StateEvent;
 use controller_core::view::{Job, Pod, PodGroup, Version, Workload};
 use epilogue_common::watch_event::WatchEvent;
 
-use super::api::{Api, Sighting, node_view};
+use super::api::{Api, Sighting};
 use super::process::Life;
 use super::situations::Met;
+use super::watched::Watched;
 use super::world::{Event, World};
 
 /// The kinds that are watched.
@@ -71,171 +72,44 @@ enum Came {
     Nothing,
 }
 
-/// A kind of object that is watched.
-trait Watched: Clone {
+/// A kind of object that each process watches.
+trait OfProcess: Watched {
     fn watch(watches: &mut Watches) -> &mut Watch<Self>;
-    fn log(api: &Api) -> &[Sighting<Self>];
-    fn objects(api: &Api) -> Vec<Arc<Self>>;
-    /// Whether these are two states of one object.
-    fn is_same(&self, other: &Self) -> bool;
-    /// The last state of a deleted object, at the version of its deletion.
-    fn at(&self, version: Version) -> Self;
-    fn event(event: WatchEvent<Arc<Self>>) -> StateEvent;
 }
 
-impl Watched for Job {
+impl OfProcess for Job {
     fn watch(watches: &mut Watches) -> &mut Watch<Self> {
         &mut watches.jobs
     }
-
-    fn log(api: &Api) -> &[Sighting<Self>] {
-        &api.job_log
-    }
-
-    fn objects(api: &Api) -> Vec<Arc<Self>> {
-        api.jobs.values().map(|stored| Arc::clone(&stored.view)).collect()
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self.uid == other.uid
-    }
-
-    fn at(&self, version: Version) -> Self {
-        Self { version, ..self.clone() }
-    }
-
-    fn event(event: WatchEvent<Arc<Self>>) -> StateEvent {
-        StateEvent::Job(event)
-    }
 }
 
-impl Watched for Pod {
+impl OfProcess for Pod {
     fn watch(watches: &mut Watches) -> &mut Watch<Self> {
         &mut watches.pods
     }
-
-    fn log(api: &Api) -> &[Sighting<Self>] {
-        &api.pod_log
-    }
-
-    fn objects(api: &Api) -> Vec<Arc<Self>> {
-        api.pods.values().cloned().collect()
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self.uid == other.uid
-    }
-
-    fn at(&self, version: Version) -> Self {
-        Self { version, ..self.clone() }
-    }
-
-    fn event(event: WatchEvent<Arc<Self>>) -> StateEvent {
-        StateEvent::Pod(event)
-    }
 }
 
-impl Watched for NodeView {
+impl OfProcess for NodeView {
     fn watch(watches: &mut Watches) -> &mut Watch<Self> {
         &mut watches.nodes
     }
-
-    fn log(api: &Api) -> &[Sighting<Self>] {
-        &api.node_log
-    }
-
-    fn objects(api: &Api) -> Vec<Arc<Self>> {
-        api.nodes.values().map(|node| Arc::new(node_view(node))).collect()
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self.name == other.name
-    }
-
-    fn at(&self, _: Version) -> Self {
-        self.clone()
-    }
-
-    fn event(event: WatchEvent<Arc<Self>>) -> StateEvent {
-        StateEvent::Node(event.map(Arc::unwrap_or_clone))
-    }
 }
 
-impl Watched for NamespaceView {
+impl OfProcess for NamespaceView {
     fn watch(watches: &mut Watches) -> &mut Watch<Self> {
         &mut watches.namespaces
     }
-
-    fn log(api: &Api) -> &[Sighting<Self>] {
-        &api.namespace_log
-    }
-
-    fn objects(api: &Api) -> Vec<Arc<Self>> {
-        vec![Arc::clone(&api.namespace)]
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self.name == other.name
-    }
-
-    fn at(&self, _: Version) -> Self {
-        self.clone()
-    }
-
-    fn event(event: WatchEvent<Arc<Self>>) -> StateEvent {
-        StateEvent::Namespace(event.map(Arc::unwrap_or_clone))
-    }
 }
 
-impl Watched for Workload {
+impl OfProcess for Workload {
     fn watch(watches: &mut Watches) -> &mut Watch<Self> {
         &mut watches.workloads
     }
-
-    fn log(api: &Api) -> &[Sighting<Self>] {
-        &api.workload_log
-    }
-
-    fn objects(api: &Api) -> Vec<Arc<Self>> {
-        api.workloads.values().cloned().collect()
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self.uid == other.uid
-    }
-
-    fn at(&self, version: Version) -> Self {
-        Self { version, ..self.clone() }
-    }
-
-    fn event(event: WatchEvent<Arc<Self>>) -> StateEvent {
-        StateEvent::Workload(event)
-    }
 }
 
-impl Watched for PodGroup {
+impl OfProcess for PodGroup {
     fn watch(watches: &mut Watches) -> &mut Watch<Self> {
         &mut watches.pod_groups
-    }
-
-    fn log(api: &Api) -> &[Sighting<Self>] {
-        &api.pod_group_log
-    }
-
-    fn objects(api: &Api) -> Vec<Arc<Self>> {
-        api.pod_groups.values().cloned().collect()
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self.uid == other.uid
-    }
-
-    fn at(&self, version: Version) -> Self {
-        Self { version, ..self.clone() }
-    }
-
-    fn event(event: WatchEvent<Arc<Self>>) -> StateEvent {
-        StateEvent::PodGroup(event)
     }
 }
 
@@ -336,7 +210,7 @@ impl World {
         self.rouse(number, kind);
     }
 
-    fn begin_list<T: Watched>(&mut self, number: usize) {
+    fn begin_list<T: OfProcess>(&mut self, number: usize) {
         let mut items = T::objects(&self.api);
         self.random.shuffle(&mut items);
         T::watch(&mut self.processes[number].watches).begin(&self.api, items);
@@ -407,7 +281,7 @@ impl World {
     }
 
     /// Events that are delivered together may be merged.
-    fn deliver_some<T: Watched>(&mut self, number: usize) {
+    fn deliver_some<T: OfProcess>(&mut self, number: usize) {
         let coalesces = self.behaviour.coalesces;
         let count = 1 + self.random.below(if coalesces { 12 } else { 4 });
         let watch = T::watch(&mut self.processes[number].watches);

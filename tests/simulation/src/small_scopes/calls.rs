@@ -57,7 +57,10 @@ impl State {
             Step::ConfirmJob => Err(Failure::new(FailureKind::Other, "no pod is adopted here")),
             Step::ConfirmPods => Ok(Answer::Newest(self.api.newest_of(planned))),
             Step::Claim(claim) => self.api.claim(planned, claim).map(|pod| written(&pod)),
-            Step::Group(step) => self.api.group(planned, step),
+            Step::Group(step) => {
+                let reply = self.api.group(planned, step);
+                self.api.surplus_groups(planned).map_or(Ok(reply), Err)?
+            }
             Step::Create(draft) => {
                 let pod = self.api.create_pod(planned, draft);
                 self.history.created((&self.api, &self.running), planned, &pod, by, scope)?;

@@ -2,11 +2,13 @@
 //! age. Of versions only the order counts: how far a watch is behind, and whether what a process
 //! has read is still current.
 
+mod groups;
+
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use controller_core::job::{Call, Memory, Step};
+use controller_core::job::{Call, Memory, Step, Versions};
 use controller_core::orphans::Orphans;
 use controller_core::view::{Job, Phase, Pod, Uid, Version};
 use epilogue_common::names::job_condition::{COMPLETE, FAILED};
@@ -17,8 +19,9 @@ use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
 use super::history::Knowledge;
 use super::kubelet::is_disrupted;
 use super::model::State;
-use super::process::{Kind, Process, Work, now, wait_of};
+use super::process::{Process, Work, now, wait_of};
 use super::scope::{JobKind, Scope, key};
+use super::watches::Kind;
 use crate::controller::api::{Api, Sighting};
 use crate::controller::described;
 
@@ -96,6 +99,12 @@ impl Digest<'_> {
             self.pod(pod);
             self.put(state.running.contains(&pod.uid));
         }
+        for workload in state.api.workloads.values() {
+            self.workload(workload);
+        }
+        for group in state.api.pod_groups.values() {
+            self.pod_group(group);
+        }
         for (uid, record) in &state.history.pods {
             self.uid(uid);
             self.put(record.succeeded.is_some());
@@ -163,12 +172,22 @@ impl Digest<'_> {
         // The younger of two pods goes first; one of the same second is as old.
         self.age(pod.created.filter(|_| pod.is_active()));
         self.age(pod.shown_running_since.filter(|_| self.scope.replaces_failed_only()));
+        if self.scope.is_gang() {
+            self.put(pod.group.is_some());
+        }
         self.put(flags.into_iter().fold(0_u64, |bits, flag| bits << 1 | u64::from(flag)));
     }
 
     fn wait(&mut self, wait: Option<SignedDuration>) {
         let wait = wait.unwrap_or_default().as_millis();
         self.put(u64::try_from(wait).unwrap_or_default());
+    }
+
+    /// A wait that has just begun differs from none.
+    fn since(&mut self, began: Option<Timestamp>) {
+        let now = now(&self.state.api, self.scope).time;
+        let begun = SignedDuration::from_millis(1);
+        self.wait(began.map(|began| now.duration_since(began) + begun));
     }
 
     fn age(&mut self, time: Option<Timestamp>) {
@@ -212,7 +231,7 @@ impl Digest<'_> {
                 None => self.put(u64::MAX),
             }
         }
-        for kind in Kind::ALL {
+        for &kind in Kind::of(self.scope) {
             self.put(process.watch(kind).late);
         }
         self.held_back(process);
@@ -224,13 +243,15 @@ impl Digest<'_> {
                 self.read_pod(pod);
             }
             self.memory(process, &snapshot.memory);
+            self.groups(snapshot.groups.as_ref());
         }
         for (_, awaited) in process.state.waiting() {
-            self.behind(process, Kind::Jobs, awaited.jobs);
-            self.behind(process, Kind::Pods, awaited.pods);
+            self.behind_all(process, awaited);
         }
         for (uid, record) in &self.state.history.pods {
-            if record.created > process.pods.version && record.creator == Some(process.number) {
+            if record.created > process.watch(Kind::Pods).version
+                && record.creator == Some(process.number)
+            {
                 self.uid(uid);
             }
         }
@@ -241,14 +262,14 @@ impl Digest<'_> {
 
     /// The events that late watches hold back.
     fn held_back(&mut self, process: &Process) {
-        let Api { job_log, pod_log, .. } = &self.state.api;
-        for sighting in &job_log[process.jobs.position..] {
+        let Api { job_log, pod_log, workload_log, pod_group_log, .. } = &self.state.api;
+        for sighting in &job_log[process.watch(Kind::Jobs).position..] {
             if let Sighting::Shown(job) = sighting {
                 self.read(job);
                 self.behind(process, Kind::Pods, job.version);
             }
         }
-        for sighting in &pod_log[process.pods.position..] {
+        for sighting in &pod_log[process.watch(Kind::Pods).position..] {
             match sighting {
                 Sighting::Shown(pod) => self.read_pod(pod),
                 Sighting::Gone(pod, _) => {
@@ -257,25 +278,28 @@ impl Digest<'_> {
                 }
             }
         }
+        // No one is deleted, as the Job is not.
+        let held = &workload_log[process.watch(Kind::Workloads).position..];
+        held.iter().filter_map(Sighting::shown).for_each(|it| self.workload(it));
+        let held = &pod_group_log[process.watch(Kind::PodGroups).position..];
+        held.iter().filter_map(Sighting::shown).for_each(|it| self.pod_group(it));
     }
 
     /// How many events a watch has to show until it has come to a version.
     fn behind(&mut self, process: &Process, kind: Kind, version: Version) {
-        let Api { job_log, pod_log, .. } = &self.state.api;
-        if version <= process.watch(kind).version {
-            return self.put(0_u64);
+        let is_shown = version <= process.watch(kind).version;
+        let older = || process.older_held_back(kind, version, &self.state.api);
+        self.put(if is_shown { 0 } else { older() as u64 + 1 });
+    }
+
+    fn behind_all(&mut self, process: &Process, versions: &Versions) {
+        let Versions { jobs, pods, workloads, pod_groups } = *versions;
+        self.behind(process, Kind::Jobs, jobs);
+        self.behind(process, Kind::Pods, pods);
+        if self.scope.is_gang() {
+            self.behind(process, Kind::Workloads, workloads);
+            self.behind(process, Kind::PodGroups, pod_groups);
         }
-        let older = match kind {
-            Kind::Jobs => {
-                let held = job_log[process.jobs.position..].iter();
-                held.filter(|it| seen_at(it, |job| job.version) < version).count()
-            }
-            Kind::Pods => {
-                let held = pod_log[process.pods.position..].iter();
-                held.filter(|it| seen_at(it, |pod| pod.version) < version).count()
-            }
-        };
-        self.put(older as u64 + 1);
     }
 
     /// All fields are named, so that a new one is not left out by mistake. Backoff is zero, and no
@@ -314,12 +338,8 @@ impl Digest<'_> {
         self.put(*finished);
         self.put(*status_needs_spec);
         self.put(*creation_in_doubt);
-        let now = now(&self.state.api, self.scope).time;
-        // A wait that has just begun differs from none.
-        let begun = SignedDuration::from_millis(1);
-        self.wait(counts_wait_since.map(|since| now.duration_since(since) + begun));
-        self.behind(process, Kind::Jobs, written.jobs);
-        self.behind(process, Kind::Pods, written.pods);
+        self.since(*counts_wait_since);
+        self.behind_all(process, written);
         match counted.filter(|(version, _)| *version > written.jobs) {
             Some((version, _)) => self.behind(process, Kind::Pods, version),
             None => self.put(0_u64),
@@ -355,6 +375,10 @@ impl Digest<'_> {
         } else {
             self.read(&facts.job);
             self.put(facts.expectations_satisfied);
+            self.since(facts.counts_wait_since);
+            if self.scope.is_gang() {
+                self.text(&work.plan.group.to_string());
+            }
             self.put(facts.census.pods.len() as u64);
             for pod in facts.census.pods.iter() {
                 self.read_pod(pod);
@@ -411,6 +435,9 @@ impl Digest<'_> {
                 self.put(3_u64);
                 self.put(draft.index.map_or(0, |index| u64::from(index) + 1));
                 self.put(draft.failures.map_or(0, |it| u64::from(it.total()) + 1));
+                if self.scope.is_gang() {
+                    self.put(draft.group.is_some());
+                }
             }
             Step::Strip(pod) => {
                 self.put(4_u64);
@@ -444,9 +471,10 @@ impl Digest<'_> {
                 self.put(10_u64);
                 self.read_pod(&fault.pod);
             }
-            Step::Group(_) => {
+            Step::Group(step) => {
                 self.put(11_u64);
                 self.text(&described(&call.step));
+                self.drafted_size(step);
             }
         }
     }
@@ -457,11 +485,4 @@ fn finishes(call: &Call) -> bool {
     let Some(status) = call.step.status() else { return false };
     let terminal = |it: &JobCondition| it.type_ == COMPLETE || it.type_ == FAILED;
     status.conditions.iter().flatten().any(terminal)
-}
-
-fn seen_at<T>(sighting: &Sighting<T>, version: impl Fn(&T) -> Version) -> Version {
-    match sighting {
-        Sighting::Shown(object) => version(object),
-        Sighting::Gone(_, version) => *version,
-    }
 }

@@ -103,6 +103,9 @@ impl History {
     ) -> Judged {
         let (api, running) = world;
         self.saw(api);
+        if scope.is_gang() {
+            in_group(api, planned, pod)?;
+        }
         if let Some(record) = self.pods.get_mut(&pod.uid) {
             record.creator = Some(by.process);
         }
@@ -300,6 +303,14 @@ impl History {
         }
         Ok(())
     }
+}
+
+/// A pod joins the PodGroup of its Job, which exists.
+fn in_group(api: &Api, job: &Job, pod: &Pod) -> Judged {
+    if pod.group.is_none() {
+        return Err(format!("{} is created outside of any group", pod.uid));
+    }
+    api.not_in_group(job, pod).map_or(Ok(()), Err)
 }
 
 /// A UID is listed: `record` is there if the pod ended as the list says.

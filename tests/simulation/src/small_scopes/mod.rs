@@ -16,13 +16,14 @@ mod process;
 mod sabotage;
 mod scope;
 mod scopes;
+mod watches;
 mod words;
 
 pub use explorer::{Report, Violation};
 pub use kubelet::Ending;
 pub use sabotage::Sabotage;
 pub use scope::{Faults, JobKind, Limits, Scope};
-pub use scopes::{ENDINGS, LARGE, LEADERS, LOSSES, ONE, POLICIES, RARE, TURNS, TWO, small};
+pub use scopes::{ENDINGS, GANGS, LARGE, LEADERS, LOSSES, ONE, POLICIES, RARE, TURNS, TWO, small};
 
 /// Explores a scope.
 pub fn explore(scope: &Scope, limits: Limits) -> Report {

@@ -4,16 +4,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use controller_core::job::{Call, NodeFault, PodPlan, Step};
+use controller_core::job::{Call, GroupStep, NodeFault, PodPlan, Step};
 use controller_core::view::{Job, Pod, Uid};
 use jiff::Timestamp;
 
 use super::explorer::{Explored, Next, Outcome};
 use super::history::{History, Knowledge};
 use super::kubelet::Ending;
-use super::process::{Kind, Process, Work, lists, succeeds, writes_status};
+use super::process::{Process, Work, lists, succeeds, writes_status};
 use super::sabotage::Sabotage;
 use super::scope::{Faults, Scope};
+use super::watches::{self, Kind};
 use super::{digest, words};
 use crate::controller::api::Api;
 
@@ -107,7 +108,7 @@ impl Explored for Scope {
                 all.push(Next { action, optional, outcome: Outcome::Violation(problem) });
                 continue;
             }
-            for (kind, number) in after.may_be_late() {
+            for (kind, number) in after.may_be_late(self) {
                 let mut held = after.clone();
                 held.left.late_watches -= 1;
                 Arc::make_mut(&mut held.processes[number]).watch_mut(kind).late = true;
@@ -168,13 +169,13 @@ impl State {
             events.extend(endings.into_iter().map(|ending| Event::Pod(number, ending)));
         }
         for (number, process) in self.processes.iter().enumerate() {
-            self.events_of(number, process, &mut events);
+            self.events_of(number, process, scope, &mut events);
         }
         events.extend((0..self.wire.len()).map(Event::Arrive));
         events
     }
 
-    fn events_of(&self, number: usize, process: &Process, events: &mut Vec<Event>) {
+    fn events_of(&self, number: usize, process: &Process, scope: &Scope, events: &mut Vec<Event>) {
         if let Some(work) = &process.work {
             for (call, sent) in work.calls.iter().enumerate() {
                 // Creations of equal pods are one and the same.
@@ -193,9 +194,9 @@ impl State {
             events.push(Event::Wait(number));
         }
         events.extend((0..process.orphans.len()).map(|item| Event::Orphans(number, item)));
-        for kind in Kind::ALL.into_iter().filter(|kind| process.watch(*kind).late) {
-            events.push(Event::CatchUp(number, kind));
-            events.push(Event::Relist(number, kind));
+        for kind in Kind::of(scope).iter().filter(|kind| process.watch(**kind).late) {
+            events.push(Event::CatchUp(number, *kind));
+            events.push(Event::Relist(number, *kind));
         }
         if self.left.crashes > 0 && process.syncs_left.is_none() {
             events.push(Event::Crash(number));
@@ -281,8 +282,8 @@ impl State {
     }
 
     /// The watches that could hold back what has just happened.
-    fn may_be_late(&self) -> Vec<(Kind, usize)> {
-        let all = Kind::ALL.into_iter();
+    fn may_be_late(&self, scope: &Scope) -> Vec<(Kind, usize)> {
+        let all = Kind::of(scope).iter().copied();
         let all = all.flat_map(|kind| (0..self.processes.len()).map(move |it| (kind, it)));
         let may = |(kind, number): &(Kind, usize)| {
             let process = &self.processes[*number];
@@ -299,7 +300,7 @@ impl State {
         self.processes.retain(|process| !process.is_over());
         for process in &mut self.processes {
             let on_time = |kind: &Kind| !process.watch(*kind).late;
-            let due: Vec<Kind> = Kind::ALL.into_iter().filter(on_time).collect();
+            let due: Vec<Kind> = Kind::of(scope).iter().copied().filter(on_time).collect();
             let stale = |kind: &Kind| process.watch(*kind).version < self.api.version();
             if due.iter().any(stale) || process.queued && process.work.is_none() {
                 let process = Arc::make_mut(process);
@@ -356,6 +357,12 @@ impl State {
                 self.api.pods.get(&pod.uid).is_some_and(|stored| stored.version == pod.version)
             }
             Step::ConfirmJob | Step::ConfirmPods => false,
+            Step::Group(GroupStep::CreateWorkload(draft)) => {
+                !self.api.workloads.contains_key(&*draft.name)
+            }
+            Step::Group(GroupStep::CreatePodGroup(draft)) => {
+                !self.api.pod_groups.contains_key(&*draft.name)
+            }
             Step::Group(step) => !step.reads(),
             Step::Create(_) | Step::Claim(_) => true,
         }
@@ -366,16 +373,8 @@ impl State {
         let mut wire = std::mem::take(&mut self.wire);
         wire.retain(|sent| self.has_effect(sent, scope));
         self.wire = wire;
-        let first = |kind: Kind| self.processes.iter().map(move |it| it.watch(kind).position).min();
-        let (jobs, pods) = (first(Kind::Jobs).unwrap_or(0), first(Kind::Pods).unwrap_or(0));
-        self.api.job_log.drain(..jobs);
-        self.api.pod_log.drain(..pods);
-        if jobs + pods > 0 {
-            for process in &mut self.processes {
-                let process = Arc::make_mut(process);
-                process.jobs.position -= jobs;
-                process.pods.position -= pods;
-            }
+        for &kind in Kind::of(scope) {
+            self.forget_events(kind);
         }
         self.running.retain(|uid| self.api.pods.contains_key(uid));
         let job = Arc::clone(self.job());
@@ -384,5 +383,17 @@ impl State {
         self.history.forget(&self.api, &job, |uid| {
             in_hand.contains(uid) || processes.iter().any(|it| it.state.pod(uid).is_some())
         });
+    }
+
+    /// Forgets the events that all watches of this kind have shown.
+    fn forget_events(&mut self, kind: Kind) {
+        let positions = self.processes.iter().map(|process| process.watch(kind).position);
+        let count = positions.min().unwrap_or(0);
+        if count > 0 {
+            watches::forget(kind, count, &mut self.api);
+            for process in &mut self.processes {
+                Arc::make_mut(process).watch_mut(kind).position -= count;
+            }
+        }
     }
 }

@@ -12,36 +12,15 @@ use controller_core::orphans::Orphans;
 use controller_core::state::{ClusterState, Entry, Event, Now};
 use controller_core::view::{Job, Phase, Pod, Version};
 use epilogue_common::outcome::Outcome;
-use epilogue_common::watch_event::WatchEvent;
 use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::scope::{Scope, key, settings};
-use crate::controller::api::{Api, Sighting};
+use super::watches::{Kind, Watch};
+use crate::controller::api::Api;
 
 /// Waits up to this long end by time, longer ones never: they are a last resort.
 const SHORT: SignedDuration = SignedDuration::from_secs(30);
-
-/// The kinds that are watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Jobs,
-    Pods,
-}
-
-impl Kind {
-    pub(super) const ALL: [Self; 2] = [Self::Jobs, Self::Pods];
-}
-
-/// A watch: how much of the API's log it has shown.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Watch {
-    pub(super) position: usize,
-    /// Whether it holds events back.
-    pub(super) late: bool,
-    /// The version that it has come to.
-    pub(super) version: Version,
-}
 
 /// A sync in hand.
 #[derive(Clone, Debug)]
@@ -106,8 +85,7 @@ pub(super) struct Process {
     /// The short wait that its last sync asked for, unless it ended meanwhile.
     pub(super) wake: Option<SignedDuration>,
     pub(super) orphans: Vec<Orphans>,
-    pub(super) jobs: Watch,
-    pub(super) pods: Watch,
+    pub(super) watches: [Watch; 4],
     pub(super) work: Option<Work>,
 }
 
@@ -121,11 +99,12 @@ impl Process {
             queued: false,
             wake: None,
             orphans: Vec::new(),
-            jobs: Watch::default(),
-            pods: Watch::default(),
+            watches: <[Watch; 4]>::default(),
             work: None,
         };
-        for kind in Kind::ALL {
+        // No object is known yet, so nothing is enqueued.
+        let _ = process.state.serve_groups(scope.is_gang(), &now(api, scope));
+        for &kind in Kind::of(scope) {
             process.list(kind, api, scope);
         }
         let entries = process.state.everything(&now(api, scope));
@@ -140,94 +119,7 @@ impl Process {
         self.syncs_left == Some(0) && self.work.is_none()
     }
 
-    pub(super) fn watch(&self, kind: Kind) -> &Watch {
-        match kind {
-            Kind::Jobs => &self.jobs,
-            Kind::Pods => &self.pods,
-        }
-    }
-
-    pub(super) fn watch_mut(&mut self, kind: Kind) -> &mut Watch {
-        match kind {
-            Kind::Jobs => &mut self.jobs,
-            Kind::Pods => &mut self.pods,
-        }
-    }
-
-    /// How many events the watch holds back.
-    pub(super) fn behind(&self, kind: Kind, api: &Api) -> usize {
-        let log = match kind {
-            Kind::Jobs => api.job_log.len(),
-            Kind::Pods => api.pod_log.len(),
-        };
-        log - self.watch(kind).position
-    }
-
-    /// The watch breaks and lists again.
-    pub(super) fn list(&mut self, kind: Kind, api: &Api, scope: &Scope) {
-        self.handle(begins(kind), api, scope);
-        match kind {
-            Kind::Jobs => {
-                for stored in api.jobs.values() {
-                    let event = WatchEvent::Shown(Arc::clone(&stored.view));
-                    self.handle(Event::Job(event), api, scope);
-                }
-                self.handle(Event::Job(ends(api)), api, scope);
-            }
-            Kind::Pods => {
-                for pod in api.pods.values() {
-                    self.handle(Event::Pod(WatchEvent::Shown(Arc::clone(pod))), api, scope);
-                }
-                self.handle(Event::Pod(ends(api)), api, scope);
-            }
-        }
-        let behind = self.behind(kind, api);
-        let watch = self.watch_mut(kind);
-        watch.position += behind;
-        (watch.late, watch.version) = (false, api.version());
-    }
-
-    /// The watch shows its next event.
-    fn deliver(&mut self, kind: Kind, api: &Api, scope: &Scope) {
-        let position = self.watch(kind).position;
-        let (event, version) = match kind {
-            Kind::Jobs => {
-                let (event, version) = shown(&api.job_log[position], |job: &Job| job.version);
-                let gone = |job: Arc<Job>| Arc::new(Job { version, ..Job::clone(&job) });
-                (Event::Job(restamped(event, gone)), version)
-            }
-            Kind::Pods => {
-                let (event, version) = shown(&api.pod_log[position], |pod: &Pod| pod.version);
-                let gone = |pod: Arc<Pod>| Arc::new(Pod { version, ..Pod::clone(&pod) });
-                (Event::Pod(restamped(event, gone)), version)
-            }
-        };
-        self.handle(event, api, scope);
-        let watch = self.watch_mut(kind);
-        (watch.position, watch.version) = (position + 1, version);
-    }
-
-    /// The watch shows everything, up to a bookmark.
-    pub(super) fn catch_up(&mut self, kind: Kind, api: &Api, scope: &Scope) {
-        self.watch_mut(kind).late = false;
-        while self.behind(kind, api) > 0 {
-            self.deliver(kind, api, scope);
-        }
-        if self.watch(kind).version < api.version() {
-            let up_to = api.version().to_string();
-            self.handle(
-                match kind {
-                    Kind::Jobs => Event::Job(WatchEvent::UpTo(up_to)),
-                    Kind::Pods => Event::Pod(WatchEvent::UpTo(up_to)),
-                },
-                api,
-                scope,
-            );
-            self.watch_mut(kind).version = api.version();
-        }
-    }
-
-    fn handle(&mut self, mut event: Event, api: &Api, scope: &Scope) {
+    pub(super) fn handle(&mut self, mut event: Event, api: &Api, scope: &Scope) {
         let now = now(api, scope);
         let reaction = self.state.handle(event.clone(), &now);
         let entries = match scope.sabotage {
@@ -284,7 +176,7 @@ impl Process {
             self.enqueue(entries);
         }
         let progress = Progress::new(PodPlan::clone(&plan), &settings());
-        let (calls, answered, shown) = (Vec::new(), Vec::new(), self.pods.version);
+        let (calls, answered, shown) = (Vec::new(), Vec::new(), self.watch(Kind::Pods).version);
         self.work = Some(Work { plan, progress, calls, answered, shown });
         self.advance(api, scope);
     }
@@ -313,7 +205,13 @@ impl Process {
         let Some(work) = &mut self.work else { return };
         let job = Arc::clone(&work.plan.facts.job);
         let updates = work.progress.take_side_effects();
-        work.calls.extend(std::iter::from_fn(|| work.progress.next_call()));
+        let next = std::iter::from_fn(|| work.progress.next_call());
+        work.calls.extend(next.map(|mut call| {
+            if let Some(sabotage) = scope.sabotage {
+                sabotage.sent(&mut call, (self.number, api.version()));
+            }
+            call
+        }));
         let is_over = work.calls.is_empty();
         for update in updates {
             if let SideEffect::Remember(update) = update {
@@ -348,36 +246,4 @@ fn short(wait: Option<SignedDuration>) -> Option<SignedDuration> {
 pub(super) fn now(api: &Api, scope: &Scope) -> Now {
     let time = api.now.checked_add(scope.clock_ahead()).unwrap_or(api.now);
     Now { time, elapsed: Duration::ZERO, has_backlog: false, is_limited: false }
-}
-
-fn begins(kind: Kind) -> Event {
-    match kind {
-        Kind::Jobs => Event::Job(WatchEvent::ListBegins),
-        Kind::Pods => Event::Pod(WatchEvent::ListBegins),
-    }
-}
-
-fn ends<T>(api: &Api) -> WatchEvent<T> {
-    WatchEvent::ListEnds(api.version().to_string())
-}
-
-fn shown<T>(
-    sighting: &Sighting<T>,
-    version: impl Fn(&T) -> Version,
-) -> (WatchEvent<Arc<T>>, Version) {
-    match sighting {
-        Sighting::Shown(object) => (WatchEvent::Shown(Arc::clone(object)), version(object)),
-        Sighting::Gone(object, version) => (WatchEvent::Gone(Arc::clone(object)), *version),
-    }
-}
-
-/// A deleted object is shown at the version of its deletion.
-fn restamped<T>(
-    event: WatchEvent<Arc<T>>,
-    gone: impl FnOnce(Arc<T>) -> Arc<T>,
-) -> WatchEvent<Arc<T>> {
-    match event {
-        WatchEvent::Gone(object) => WatchEvent::Gone(gone(object)),
-        event => event,
-    }
 }

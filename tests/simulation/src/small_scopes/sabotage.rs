@@ -3,9 +3,13 @@
 
 use std::sync::Arc;
 
-use controller_core::job::{Answer, Call, MemoryUpdate, Step, WrittenPod};
+use controller_core::job::{
+    Answer, Call, GroupStep, MemoryUpdate, PodGroupDraft, Step, WrittenPod,
+};
 use controller_core::state::{Entry, Event, Snapshot};
-use controller_core::view::{Container, ContainerKind, EndedBy, Job, Phase, Pod, Terminated};
+use controller_core::view::{
+    Container, ContainerKind, EndedBy, Job, Phase, Pod, PodGroup, Terminated, Uid, Version,
+};
 use epilogue_common::outcome::Outcome;
 use epilogue_common::watch_event::WatchEvent;
 use jiff::SignedDuration;
@@ -37,6 +41,12 @@ pub enum Sabotage {
     BelieveTurns,
     /// Fails a pending pod whatever has happened to it since.
     FailStarted,
+    /// Makes each Workload under another name.
+    RenameWorkloads,
+    /// Takes each creation of a PodGroup for one that succeeded.
+    BelieveGroups,
+    /// Does not wait until its watches show the group that it made.
+    ForgetGroups,
 }
 
 impl Sabotage {
@@ -81,7 +91,19 @@ impl Sabotage {
             MemoryUpdate::PodWritten(_)
             | MemoryUpdate::JobWritten(_)
             | MemoryUpdate::RemovingFinalizer(_) => self != Self::ForgetReleases,
+            MemoryUpdate::WorkloadWritten(_) | MemoryUpdate::PodGroupWritten(_) => {
+                self != Self::ForgetGroups
+            }
             _ => true,
+        }
+    }
+
+    /// Changes the call that a process makes.
+    pub(super) fn sent(self, call: &mut Call, (process, now): (u8, Version)) {
+        if let Step::Group(GroupStep::CreateWorkload(draft)) = &mut call.step
+            && self == Self::RenameWorkloads
+        {
+            draft.name = format!("{}-{process}-{now}", draft.name);
         }
     }
 
@@ -91,6 +113,9 @@ impl Sabotage {
             Step::RemoveFinalizer(pod) if self == Self::BelieveReleases && outcome.is_err() => {
                 let (uid, name) = (pod.uid.clone(), Arc::clone(&pod.name));
                 Ok(Answer::Pod(WrittenPod { uid, name, version: pod.version }))
+            }
+            Step::Group(GroupStep::CreatePodGroup(draft)) if self == Self::BelieveGroups => {
+                Ok(Answer::PodGroup(Arc::new(as_drafted(draft)), true))
             }
             _ => outcome,
         }
@@ -105,5 +130,18 @@ fn failed_container() -> Container {
         waiting: None,
         terminated: Some(Terminated { exit_code: 1, finished_at: None, by: EndedBy::Program }),
         last: None,
+    }
+}
+
+fn as_drafted(draft: &PodGroupDraft) -> PodGroup {
+    let (namespace, workload) = &draft.workload.key;
+    PodGroup {
+        key: (Arc::clone(namespace), draft.name.as_str().into()),
+        uid: Uid::from(draft.name.as_str()),
+        version: Version::default(),
+        owner: draft.workload.owner.clone(),
+        workload: Some(Arc::clone(workload)),
+        min_count: draft.template.min_count,
+        is_disrupted_whole: false,
     }
 }

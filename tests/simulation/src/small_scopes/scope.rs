@@ -53,6 +53,8 @@ pub enum JobKind {
     PendingTimeout,
     /// `backoffLimitPerIndex: 1`.
     PerIndex,
+    /// `scheduling` with a gang; the API serves Workloads and PodGroups.
+    Gang,
 }
 
 /// How many faults of each kind may still happen.
@@ -131,6 +133,11 @@ impl Scope {
         matches!(self.kind, JobKind::ReplacesFailed | JobKind::IgnoresDisruptions)
     }
 
+    /// Whether its pods are in a group.
+    pub(super) fn is_gang(&self) -> bool {
+        self.kind == JobKind::Gang
+    }
+
     pub(super) fn job(&self) -> Job {
         let mut spec = json!({
             "managedBy": MANAGED_BY,
@@ -155,6 +162,7 @@ impl Scope {
             }
             JobKind::PendingTimeout => metadata["annotations"][PENDING_TIMEOUT] = "1s".into(),
             JobKind::PerIndex => spec["backoffLimitPerIndex"] = 1.into(),
+            JobKind::Gang => spec["scheduling"] = json!({"schedulingPolicy": {"gang": {}}}),
         }
         let parsed = WireJob::parse(json!({"metadata": metadata, "spec": spec}));
         parsed.and_then(WireJob::view).expect("the Job of a scope must be a Job")

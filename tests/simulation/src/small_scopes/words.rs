@@ -2,8 +2,8 @@
 
 use super::kubelet::Ending;
 use super::model::{Event, Fate, State};
-use super::process::Kind;
 use super::scope::Scope;
+use super::watches::Kind;
 use crate::controller::described as described_step;
 
 /// One line for an event, and for the watch that holds back what follows from it.
