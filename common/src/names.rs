@@ -9,8 +9,8 @@ pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 pub const INDEX_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-failure-count";
 /// Annotation: failures of the index before this pod that the pod failure policy ignored.
 pub const INDEX_IGNORED_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
-/// Annotation of a pod in a PodGroup with `disruptionMode: all`: how many attempts of the group came
-/// before, as far as pods of the Job show that.
+/// Annotation of a pod in a PodGroup with `disruptionMode: all`: how many attempts of the group
+/// came before, as far as pods of the Job show that.
 pub const GANG_ATTEMPT: &str = "epilogue.dev/gang-attempt";
 /// Environment variable with the completion index.
 pub const COMPLETION_INDEX_ENV: &str = "JOB_COMPLETION_INDEX";

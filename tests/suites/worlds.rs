@@ -204,8 +204,10 @@ fn with_faults_and_crashes_each_pod_counts_once() {
 
 #[test]
 fn after_a_restore_of_etcd_each_pod_that_the_api_shows_counts_once() {
-    let reports =
-        run_all("restores", Options { faults: true, restores: true, ..Options::default() });
+    let options = Options { faults: true, restores: true, ..Options::default() };
+    // In two more, a restore undid a PodGroup and not the start of its Job.
+    let seeds: Vec<u64> = (1..=SEEDS).chain([168, 219]).collect();
+    let reports = run_these("restores", options, &seeds);
     let restores: Vec<_> = reports
         .iter()
         .flat_map(|it| it.restores.iter().map(move |restore| (it, restore)))

@@ -4,6 +4,7 @@
 //! No Job that may lose a pod asks for a group that is disrupted as a whole: what a controller does
 //! then is not compared.
 
+use epilogue_common::names::MANAGED_BY;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -110,6 +111,21 @@ impl Objects {
             Self::controlled(&self.workloads, job).await,
             Self::controlled(&self.pod_groups, job).await,
         ]
+    }
+}
+
+/// Gives a PodGroup of ours the size for which the Job asks. While pods have ended for good and
+/// others are still to be placed, it has fewer: a divergence.
+pub(crate) fn as_asked(job: &Value, made: &mut [Vec<Value>; 2]) {
+    let status = &job["status"];
+    let ended = status["succeeded"].as_i64() > Some(0) || status["failedIndexes"].is_string();
+    let is_ours = job["spec"]["managedBy"] == MANAGED_BY;
+    let Some(asked) = size(job).filter(|_| ended && is_ours) else { return };
+    for group in &mut made[1] {
+        let size = &mut group["spec"]["schedulingPolicy"]["gang"]["minCount"];
+        if size.as_i64().is_some_and(|size| size < asked) {
+            *size = asked.into();
+        }
     }
 }
 

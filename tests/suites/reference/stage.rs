@@ -359,7 +359,9 @@ impl Side {
         let Some(gangs) = &self.gangs else { return Vec::new() };
         let made = async || {
             let job = self.untyped().get_opt(name).await.expect("an answer");
-            (json!(job), gangs.made_for(uid).await)
+            let (job, mut made) = (json!(job), gangs.made_for(uid).await);
+            gangs::as_asked(&job, &mut made);
+            (job, made)
         };
         let are_sized = |(job, made): &(Value, _)| gangs::are_sized(job, made);
         let (_, made) = eventually(&self.awaited(name), WITHIN, made, are_sized).await;

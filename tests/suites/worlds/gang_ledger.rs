@@ -34,8 +34,12 @@ struct JobSeen {
     name: String,
     /// Whether it says anything about its scheduling.
     asks: bool,
-    /// The sizes that its gang may have had.
+    /// The sizes for which it has asked.
     sizes: BTreeSet<i64>,
+    completions: Option<i64>,
+    /// Its pods that have succeeded, or may have failed an index for good.
+    ended: BTreeSet<String>,
+    has_index_limit: bool,
     gone: bool,
 }
 
@@ -89,6 +93,18 @@ pub(super) fn judge(log: &[Access], restores: &[Restore], leaders: usize) -> Ver
     ledger.verdict
 }
 
+impl JobSeen {
+    /// Whether one of its gang's objects may have this size: one that it asked for, or, of a
+    /// PodGroup, as many pods as are left once some have ended for good.
+    fn may_have(&self, kind: Kind, size: i64) -> bool {
+        let ended = i64::try_from(self.ended.len()).unwrap_or(i64::MAX);
+        let left = self.completions.map_or(1, |all| (all - ended).max(1));
+        let is_lower = self.sizes.last().is_some_and(|most| size < *most);
+        let is_of_left = kind == Kind::PodGroup && ended > 0 && is_lower && size >= left;
+        self.sizes.contains(&size) || is_of_left
+    }
+}
+
 impl Ledger {
     fn read(&mut self, access: &Access, leaders: usize) {
         let is_ours = access.agent.starts_with(CONTROLLER);
@@ -104,6 +120,9 @@ impl Ledger {
         }
         if !has_written(access) {
             return;
+        }
+        if access.kind == Kind::Pod {
+            self.ended(access);
         }
         match access.kind {
             Kind::Job => self.job(access),
@@ -133,6 +152,19 @@ impl Ledger {
         job.asks = spec.get("scheduling").is_some();
         let size = gang.map(|gang| gang["minCount"].as_i64().or(spec["parallelism"].as_i64()));
         job.sizes.extend(size.flatten().map(|size| size.max(1)));
+        job.completions = spec["completions"].as_i64();
+        job.has_index_limit = spec["backoffLimitPerIndex"].is_number();
+    }
+
+    /// A pod was written.
+    fn ended(&mut self, access: &Access) {
+        let pod = &*access.answer;
+        let owner = text(&pod["metadata"]["ownerReferences"][0]["uid"]);
+        let Some(job) = self.jobs.get_mut(&owner) else { return };
+        let phase = &pod["status"]["phase"];
+        if phase == "Succeeded" || phase == "Failed" && job.has_index_limit {
+            job.ended.insert(text(&pod["metadata"]["uid"]));
+        }
     }
 
     fn object(&mut self, access: &Access, is_ours: bool) {
@@ -161,7 +193,7 @@ impl Ledger {
             found.push(format!("{at} {of} controls {same} {kind:?}s of one template"));
         }
         let is_resized = before.is_some_and(|before| before.size != seen.size);
-        let is_known = seen.size.is_none_or(|size| job.sizes.contains(&size));
+        let is_known = seen.size.is_none_or(|size| job.may_have(kind, size));
         if is_ours && !is_known {
             let size = seen.size;
             found.push(format!("{at} {kind:?} {name} has size {size:?}, {of} {:?}", job.sizes));

@@ -401,11 +401,12 @@ fn misplaced(job: &Job, active: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
     misplaced
 }
 
-/// Less means deleted earlier.
+/// Less means deleted earlier. A pod of an earlier attempt of its gang works with none of the later
+/// ones.
 fn compare(left: &Pod, right: &Pod) -> Ordering {
-    left.node
-        .is_some()
-        .cmp(&right.node.is_some())
+    left.attempt
+        .cmp(&right.attempt)
+        .then_with(|| left.node.is_some().cmp(&right.node.is_some()))
         .then_with(|| phase_rank(left.phase).cmp(&phase_rank(right.phase)))
         .then_with(|| left.is_ready().cmp(&right.is_ready()))
         .then_with(|| younger_first(ready_since(left), ready_since(right)))

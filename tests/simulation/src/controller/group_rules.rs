@@ -38,58 +38,27 @@ impl Ledger {
         }
     }
 
-    /// A pod was created. Where the group is disrupted as a whole, no pod of an earlier attempt is
-    /// active by then; if only failed pods are replaced, none is alive.
+    /// A pod was created.
     pub(super) fn begun_anew(&mut self, api: &Api, job: &Job, pod: &Pod) {
-        if pod.attempt == 0 || !is_of_whole(api, pod) {
-            return;
+        if pod.attempt > 0 {
+            let only_failed = job.replaces_failed_only();
+            self.met(if only_failed { Met::GroupOfDead } else { Met::GroupAnew });
         }
-        let only_failed = job.replaces_failed_only();
-        self.met(if only_failed { Met::GroupOfDead } else { Met::GroupAnew });
-        let lives = |it: &&Arc<Pod>| it.is_active() || only_failed && it.is_terminating();
-        let before = self.members(api, job, pod).filter(lives);
-        let before = before.filter(|it| it.attempt < pod.attempt);
-        let before: Vec<Uid> = before.map(|it| it.uid.clone()).collect();
-        if !before.is_empty() && !self.two_leaders {
-            let (key, attempt) = (&job.key, pod.attempt);
-            let problem = format!("attempt {attempt} of {key} begins while {before:?} live");
-            self.violations.push(problem);
+        if !self.two_leaders {
+            let problem = api.begins_early(job, pod, |other| !self.is_exempt(other));
+            self.violations.extend(problem);
         }
     }
 
-    /// A disrupted pod of a Job that goes on is about to be released. Where its group is disrupted
-    /// as a whole, no other pod of its attempt is active any more: once it is gone, nothing shows
-    /// that they have to end.
-    pub(super) fn lost_alone(&mut self, api: &Api, planned: &Job, job: &Job, seen: &Pod) {
-        let is_lost = seen.has_condition(DISRUPTION_TARGET)
-            && seen.node.is_some()
-            && seen.phase != Phase::Succeeded;
-        let ends = [job_condition::SUCCESS_CRITERIA_MET, job_condition::FAILURE_TARGET];
-        let ends = ends.iter().any(|kind| job.true_condition(kind).is_some());
-        let goes_on = !planned.deleting && !planned.spec.suspend && !ends;
-        if !is_lost || !goes_on || !is_of_whole(api, seen) {
-            return;
-        }
-        let left = self.members(api, planned, seen);
-        let left = left.filter(|it| it.is_active() && it.attempt <= seen.attempt);
-        let left: Vec<Uid> = left.map(|it| it.uid.clone()).collect();
-        if left.is_empty() {
+    /// A pod is about to be released.
+    pub(super) fn lost_alone(&mut self, api: &Api, planned: &Job, seen: &Pod) {
+        if api.loses_group(planned, seen) {
             self.met(Met::GroupLost);
-        } else if !self.two_leaders {
-            let problem = format!("{} of {} is counted while {left:?} run", seen.uid, job.key);
-            self.violations.push(problem);
         }
-    }
-
-    /// The other pods of the Job in the group of this one that the process could know of.
-    fn members<'a>(
-        &'a self,
-        api: &'a Api,
-        job: &'a Job,
-        pod: &'a Pod,
-    ) -> impl Iterator<Item = &'a Arc<Pod>> {
-        let of_group = api.pods_of(&job.uid).filter(|it| it.group == pod.group);
-        of_group.filter(|it| it.uid != pod.uid && !self.is_exempt(&it.uid))
+        if !self.two_leaders {
+            let problem = api.left_behind(planned, seen, |other| !self.is_exempt(other));
+            self.violations.extend(problem);
+        }
     }
 }
 
@@ -118,5 +87,56 @@ impl Api {
         let name = group.map_or("none", |name| name);
         let fits = group == joins;
         (!fits).then(|| format!("a pod of {key} joins {joins:?}, its group is {name}"))
+    }
+
+    /// A new pod of a group that is disrupted as a whole, while pods of an earlier attempt that its
+    /// process `knows` are active; where only failed pods are replaced, while they live.
+    pub(crate) fn begins_early(
+        &self,
+        job: &Job,
+        pod: &Pod,
+        knows: impl Fn(&Uid) -> bool,
+    ) -> Option<String> {
+        let only_failed = job.replaces_failed_only();
+        let lives = |it: &Pod| it.is_active() || only_failed && it.is_terminating();
+        let is_old = |it: &Pod| lives(it) && it.attempt < pod.attempt && knows(&it.uid);
+        let old = self.mates(job, pod, is_old).filter(|_| is_of_whole(self, pod))?;
+        Some(format!("attempt {} of {} begins while {old:?} live", pod.attempt, job.key))
+    }
+
+    /// Whether a disrupted pod of a Job that goes on is of a group that is disrupted as a whole.
+    pub(crate) fn loses_group(&self, planned: &Job, seen: &Pod) -> bool {
+        let ends = [job_condition::SUCCESS_CRITERIA_MET, job_condition::FAILURE_TARGET];
+        let is_over =
+            |job: &Job| job.deleting || ends.iter().any(|kind| job.true_condition(kind).is_some());
+        seen.has_condition(DISRUPTION_TARGET)
+            && seen.node.is_some()
+            && seen.phase != Phase::Succeeded
+            && !planned.spec.suspend
+            && !planned.deleting
+            && !self.job(&planned.uid).is_some_and(|job| is_over(job))
+            && is_of_whole(self, seen)
+    }
+
+    /// Such a pod that is released while pods of its attempt that its process `knows` are active.
+    /// Once it is gone, nothing shows that they have to end.
+    pub(crate) fn left_behind(
+        &self,
+        planned: &Job,
+        seen: &Pod,
+        knows: impl Fn(&Uid) -> bool,
+    ) -> Option<String> {
+        let is_left = |it: &Pod| it.is_active() && it.attempt <= seen.attempt && knows(&it.uid);
+        let left =
+            self.mates(planned, seen, is_left).filter(|_| self.loses_group(planned, seen))?;
+        Some(format!("{} of {} is counted while {left:?} run", seen.uid, planned.key))
+    }
+
+    /// Such other pods of the Job in the group of this one, if any.
+    fn mates(&self, job: &Job, pod: &Pod, holds: impl Fn(&Pod) -> bool) -> Option<Vec<Uid>> {
+        let others = self.pods_of(&job.uid).filter(|it| it.uid != pod.uid);
+        let mates = others.filter(|it| it.group == pod.group && holds(it));
+        let mates: Vec<Uid> = mates.map(|it| it.uid.clone()).collect();
+        (!mates.is_empty()).then_some(mates)
     }
 }

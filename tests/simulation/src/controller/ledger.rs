@@ -313,7 +313,7 @@ impl Ledger {
             Phase::Failed => Met::ReleaseFailed,
             _ => Met::ReleaseUnended,
         });
-        self.lost_alone(api, planned, job, seen);
+        self.lost_alone(api, planned, seen);
         let (succeeded, failed) = listed(&job.status);
         let standing = Standing {
             accounted: self.accounts.get(&job.uid).is_some_and(counted)

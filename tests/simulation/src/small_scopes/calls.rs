@@ -89,7 +89,7 @@ impl State {
                 }
                 done.map(|()| Answer::Deleted)
             }
-            Step::RemoveFinalizer(pod) => self.release(pod, scope)?,
+            Step::RemoveFinalizer(pod) => self.release(pod, by, scope)?,
             Step::FailPending(pod) => self.fail_pending(pod, scope)?,
             Step::MarkFault(fault) => {
                 let patch = mark_fault_patch(fault, self.api.now);
@@ -115,8 +115,14 @@ impl State {
         Ok(reply)
     }
 
-    fn release(&mut self, pod: &Pod, scope: &Scope) -> Result<Reply<Answer>, String> {
+    fn release(
+        &mut self,
+        pod: &Pod,
+        by: Knowledge,
+        scope: &Scope,
+    ) -> Result<Reply<Answer>, String> {
         self.history.may_release(&self.api, self.job(), pod, scope)?;
+        self.history.leaves_no_mate(&self.api, self.job(), pod, by)?;
         let done = self.api.change_pod(&pod.uid, |pod| pod_object::track(pod, false));
         Ok(done.map(|pod| written(&pod)))
     }

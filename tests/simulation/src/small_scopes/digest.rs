@@ -175,6 +175,10 @@ impl Digest<'_> {
         if self.scope.is_gang() {
             self.put(pod.group.is_some());
         }
+        if self.scope.is_disrupted_whole() {
+            self.put(pod.attempt);
+            self.put(is_disrupted(pod));
+        }
         self.put(flags.into_iter().fold(0_u64, |bits, flag| bits << 1 | u64::from(flag)));
     }
 

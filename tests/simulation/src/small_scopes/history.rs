@@ -82,6 +82,13 @@ impl History {
         }
     }
 
+    /// A pod is about to be released. It leaves none of its group behind that has to end with it,
+    /// as far as its process could know.
+    pub(super) fn leaves_no_mate(&self, api: &Api, job: &Job, pod: &Pod, by: Knowledge) -> Judged {
+        let knows = |other: &Uid| self.pods.get(other).is_some_and(|it| by.covers(it));
+        api.left_behind(job, pod, knows).map_or(Ok(()), Err)
+    }
+
     /// A pod that is gone matters while the status lists it, or a process may still count it.
     pub(super) fn forget(&mut self, api: &Api, job: &Job, may_count: impl Fn(&Uid) -> bool) {
         let (succeeded, failed) = listed(&job.status);
@@ -105,6 +112,8 @@ impl History {
         self.saw(api);
         if scope.is_gang() {
             in_group(api, planned, pod)?;
+            let knows = |other: &Uid| self.pods.get(other).is_some_and(|it| by.covers(it));
+            api.begins_early(planned, pod, knows).map_or(Ok(()), Err)?;
         }
         if let Some(record) = self.pods.get_mut(&pod.uid) {
             record.creator = Some(by.process);

@@ -55,6 +55,10 @@ pub enum JobKind {
     PerIndex,
     /// `scheduling` with a gang; the API serves Workloads and PodGroups.
     Gang,
+    /// The same with `disruptionMode: all`.
+    WholeGang,
+    /// The same with `podReplacementPolicy: Failed`, too.
+    WholeGangOfDead,
 }
 
 /// How many faults of each kind may still happen.
@@ -130,12 +134,19 @@ impl Scope {
     }
 
     pub(super) fn replaces_failed_only(&self) -> bool {
-        matches!(self.kind, JobKind::ReplacesFailed | JobKind::IgnoresDisruptions)
+        let kinds =
+            [JobKind::ReplacesFailed, JobKind::IgnoresDisruptions, JobKind::WholeGangOfDead];
+        kinds.contains(&self.kind)
     }
 
     /// Whether its pods are in a group.
     pub(super) fn is_gang(&self) -> bool {
-        self.kind == JobKind::Gang
+        self.kind == JobKind::Gang || self.is_disrupted_whole()
+    }
+
+    /// Whether its group is disrupted as a whole.
+    pub(super) fn is_disrupted_whole(&self) -> bool {
+        matches!(self.kind, JobKind::WholeGang | JobKind::WholeGangOfDead)
     }
 
     pub(super) fn job(&self) -> Job {
@@ -162,7 +173,15 @@ impl Scope {
             }
             JobKind::PendingTimeout => metadata["annotations"][PENDING_TIMEOUT] = "1s".into(),
             JobKind::PerIndex => spec["backoffLimitPerIndex"] = 1.into(),
-            JobKind::Gang => spec["scheduling"] = json!({"schedulingPolicy": {"gang": {}}}),
+            JobKind::Gang | JobKind::WholeGang | JobKind::WholeGangOfDead => {
+                spec["scheduling"] = json!({"schedulingPolicy": {"gang": {}}});
+            }
+        }
+        if self.is_disrupted_whole() {
+            spec["scheduling"]["disruptionMode"] = json!({"all": {}});
+        }
+        if self.kind == JobKind::WholeGangOfDead {
+            spec["podReplacementPolicy"] = "Failed".into();
         }
         let parsed = WireJob::parse(json!({"metadata": metadata, "spec": spec}));
         parsed.and_then(WireJob::view).expect("the Job of a scope must be a Job")

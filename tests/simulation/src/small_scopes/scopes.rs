@@ -30,6 +30,9 @@ const TIMEOUT: Scope = Scope { kind: JobKind::PendingTimeout, backoff_limit: 2, 
 const GANG: Scope = Scope { kind: JobKind::Gang, ..ONE };
 const GANG_OF_TWO: Scope = Scope { kind: JobKind::Gang, ..TWO };
 
+const WHOLE: Scope = Scope { kind: JobKind::WholeGang, ..TWO };
+const WHOLE_OF_DEAD: Scope = Scope { kind: JobKind::WholeGangOfDead, ..TWO };
+
 const ENDS: Faults = Faults { endings: 1, ..Faults::NONE };
 const ENDS_TWICE: Faults = Faults { endings: 2, ..Faults::NONE };
 const LATE: Faults = Faults { late_watches: 1, ..Faults::NONE };
@@ -40,6 +43,8 @@ const CRASH_LOST: Faults = Faults { lost_replies: 1, ..CRASH };
 const CRASH_ENDS: Faults = Faults { crashes: 1, ..ENDS };
 const LOST_ENDS: Faults = Faults { lost_replies: 1, ..ENDS };
 
+const LOST: &[Ending] = &[Ending::Evict, Ending::EvictByKubelet, Ending::Fail];
+const EVICTED: &[Ending] = &[Ending::Evict];
 const REFUSED: &[Ending] = &[Ending::Refuse];
 const PENDING: &[Ending] = &[Ending::DeletePending, Ending::Delete, Ending::Fail];
 
@@ -79,6 +84,20 @@ pub const RARE: &[Scope] = &[
         second_leader: 1,
         faults: CRASH_LOST,
         ..GANG
+    },
+    Scope {
+        name: "whole-gang-crash-large",
+        states: 132_482,
+        faults: CRASH_ENDS,
+        endings: LOST,
+        ..WHOLE
+    },
+    Scope {
+        name: "whole-gang-late-large",
+        states: 60_532,
+        faults: LATE_ENDS,
+        endings: EVICTED,
+        ..WHOLE
     },
 ];
 
@@ -219,12 +238,27 @@ pub const POLICIES: &[Scope] = &[
 /// The pods of a Job are in a group, which comes before them.
 pub const GANGS: &[Scope] = &[
     Scope { name: "gang-losses", states: 14_612, faults: Faults::one_each(0), ..GANG },
-    Scope { name: "gang-two-losses", states: 133_964, faults: Faults::one_each(0), ..GANG_OF_TWO },
+    Scope { name: "gang-two-losses", states: 145_325, faults: Faults::one_each(0), ..GANG_OF_TWO },
     Scope { name: "gang-lost-late-ends", states: 11_376, faults: LATE_LOST_ENDS, ..GANG },
     Scope { name: "gang-crash-ends", states: 5_780, faults: CRASH_ENDS, ..GANG },
     Scope { name: "gang-leaders", states: 10_790, second_leader: 2, ..GANG },
-    Scope { name: "gang-leaders-late", states: 5_391, second_leader: 1, faults: LATE, ..GANG },
-    Scope { name: "gang-leaders-two", states: 44_370, second_leader: 1, ..GANG_OF_TWO },
+    Scope { name: "gang-leaders-late", states: 5_883, second_leader: 1, faults: LATE, ..GANG },
+    Scope { name: "gang-leaders-two", states: 44_702, second_leader: 1, ..GANG_OF_TWO },
+    Scope { name: "whole-gang-twice", states: 15_409, faults: ENDS_TWICE, endings: LOST, ..WHOLE },
+    Scope {
+        name: "whole-gang-of-dead-crash",
+        states: 52_677,
+        faults: CRASH_ENDS,
+        endings: LOST,
+        ..WHOLE_OF_DEAD
+    },
+    Scope {
+        name: "whole-gang-of-dead-lost",
+        states: 8_471,
+        faults: LOST_ENDS,
+        endings: LOST,
+        ..WHOLE_OF_DEAD
+    },
 ];
 
 /// Explored by hand.

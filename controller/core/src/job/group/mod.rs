@@ -327,7 +327,8 @@ fn min_count(job: &Job, gang: &GangPolicy) -> i32 {
 /// good, and while another is still to be placed, it is not more than the pods that are left.
 ///
 /// DIVERGES(upstream): upstream leaves the size as asked. Once some pods have succeeded, a pod that
-/// replaces another is then never placed: the scheduler waits for more pods than there will be. (W5)
+/// replaces another is then never placed: the scheduler waits for more pods than there will be.
+/// (W5)
 fn size(facts: &Facts, group: &PodGroup, asked: Option<i32>) -> Option<i32> {
     let (asked, current) = (asked?, group.min_count?);
     let left = pods::can_run(facts).filter(|_| !facts.job.spec.suspend);

@@ -56,7 +56,7 @@ impl Recovery {
 
     fn of_group(job: &Job, census: &Census, group: &PodGroup, now: Timestamp) -> Option<Self> {
         let is_lost = |pod: &&Arc<Pod>| is_member(pod, group) && is_lost(pod);
-        // A lost pod that is counted has left nobody behind, or another controller counted it.
+        // A lost pod that is counted left no other behind, or another controller counted it.
         let uncounted = || census.ended.iter().filter(is_lost);
         let shown = || census.pods.of_kind(Kind::Disrupted).filter(is_lost);
         let latest = |pods: &mut dyn Iterator<Item = &Arc<Pod>>| pods.map(|pod| pod.attempt).max();

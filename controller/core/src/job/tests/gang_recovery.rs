@@ -210,7 +210,7 @@ fn what_is_no_disruption_of_the_group_replaces_one_member() {
 
 /// A lost member stays in the API as a failed pod. It ends no pod that came after it.
 #[test]
-fn a_loss_that_is_over_ends_nobody_again() {
+fn a_loss_that_is_over_ends_no_pod_again() {
     let mut counted = stage(
         gang(2).status("failed", 1),
         vec![lost(0, 0).untracked(), member(0, 1), member(1, 1)],
@@ -346,6 +346,14 @@ fn the_size_of_a_gang_does_not_exceed_the_pods_that_are_left() {
     api.edit(|job| job.spec.suspend = true);
     sync(&mut api);
     assert_eq!(size(&api), (Some(4), Some(4)));
+}
+
+/// A creation without a reply may be carried out late, when its group has started anew.
+#[test]
+fn of_pods_in_excess_those_of_an_earlier_attempt_go_first() {
+    let unready = member(0, 1).with(|pod| pod["status"]["phase"] = "Pending".into());
+    let mut api = stage(gang(2), vec![unready, member(0, 0), member(1, 1)]);
+    assert_eq!(sync(&mut api).deleted, ["0-0"]);
 }
 
 /// Whoever reads the annotation of a Job's template: the controller's own value counts.
