@@ -8,6 +8,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::facts::{Facts, Indexes};
+use super::group::recovery::Recovery;
 use super::input::Settings;
 use super::node_fault::NodeFault;
 use super::pod_template::template_problem;
@@ -132,7 +133,7 @@ pub(super) fn decide(
     } else {
         PodDecision::new(PodStage::FailPending(overdue), Action::PodsDeleted)
     };
-    decision.wake_after(wake)
+    decision.wake_after(wake).wake_after(facts.recovery.as_ref().and_then(Recovery::due_in))
 }
 
 /// Deletes excess pods, or creates missing ones. A pod that waits for a boot keeps its place, and
@@ -191,9 +192,8 @@ pub(super) fn awaits_placement(facts: &Facts) -> bool {
 fn create(facts: &Facts, settings: &Settings, missing: usize) -> PodDecision {
     let missing = missing.min(settings.max_pod_create_delete_per_sync);
     let none = PodDecision::new(PodStage::None, Action::PodsCreated);
-    if let Some(recovery) = &facts.recovery {
-        let wake = (!recovery.left.is_empty()).then_some(recovery.wait);
-        return PodDecision { action: Action::Tracking, wake, ..none };
+    if facts.recovery.is_some() {
+        return PodDecision { action: Action::Tracking, ..none };
     }
     if facts.per_index().is_none() {
         let left = backoff::remaining(facts.backoff, facts.now, settings);

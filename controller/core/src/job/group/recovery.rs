@@ -87,6 +87,11 @@ impl Recovery {
         (self.wait <= SignedDuration::ZERO && !victims.is_empty()).then_some(victims)
     }
 
+    /// How long until they are deleted, if time alone is awaited.
+    pub(in crate::job) fn due_in(&self) -> Option<SignedDuration> {
+        Some(self.wait).filter(|wait| !self.left.is_empty() && *wait > SignedDuration::ZERO)
+    }
+
     /// What the event of their deletion says.
     pub(in crate::job) fn message(&self, deleted: usize) -> String {
         let (lost, cause) = (&self.lost, Cause::of(&self.lost));

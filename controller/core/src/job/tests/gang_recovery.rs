@@ -260,6 +260,27 @@ fn of_a_preempted_group_the_scheduler_ends_the_others() {
     assert_eq!(sync(&mut api).deleted, ["1-0"]);
 }
 
+/// The scheduler may die in between, and the grace of the pod that it preempted may be long.
+#[test]
+fn the_rest_of_a_preempted_group_ends_in_time_also_while_the_first_pod_terminates() {
+    let preempted = target(member(0, 0).terminating(), "PreemptionByScheduler", 3);
+    let mut api = stage(gang(2).replaces_failed(), vec![preempted, member(1, 0)]);
+    let effects = sync(&mut api);
+    assert_eq!((effects.deleted.len(), effects.requeue_seconds), (0, Some(7)));
+    api.now = api.now.checked_add(SignedDuration::from_secs(7)).expect("in range");
+    assert_eq!(sync(&mut api).deleted, ["1-0"]);
+}
+
+/// A pod whose node may soon show a boot is left until that is known, and nothing turns in a loop.
+#[test]
+fn a_member_that_awaits_the_boot_of_its_node_is_left() {
+    let api = stage(gang(2), vec![lost(0, 0), member(1, 0)]);
+    let recovery = api.plan().facts.recovery.expect("a member is lost");
+    let open = [Arc::clone(&recovery.left[0])];
+    assert_eq!((recovery.victims(&open), recovery.due_in()), (None, None));
+    assert_eq!(recovery.victims(&[]).map(|victims| victims.len()), Some(1));
+}
+
 /// Whatever fails, and wherever the process dies, the loss is not forgotten.
 #[test]
 fn a_lost_member_is_not_counted_while_its_group_lives_on() {
