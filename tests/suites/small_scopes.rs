@@ -100,7 +100,6 @@ const CRASH: Faults = Faults { crashes: 1, ..LOST };
 const LATE: Faults = Faults { late_watches: 1, ..Faults::NONE };
 const LATE_AND_LOST: Faults = Faults { late_watches: 1, ..LOST };
 const ENDS: Faults = Faults { endings: 1, ..Faults::NONE };
-const LATE_LOST_ENDS: Faults = Faults { endings: 1, ..LATE_AND_LOST };
 const LOST_ENDS: Faults = Faults { endings: 1, ..LOST };
 
 caught! {
@@ -137,9 +136,6 @@ caught! {
         RenameWorkloads in Scope { kind: JobKind::Gang, faults: CRASH, ..ONE }, by "has 2 Workloads";
     a_pod_that_precedes_its_group_is_caught:
         BelieveGroups in Scope { kind: JobKind::Gang, faults: LOST, ..ONE }, by "its group is none";
-    a_sync_that_does_not_await_the_group_that_it_made_is_caught:
-        ForgetGroups in Scope { kind: JobKind::Gang, faults: LATE_LOST_ENDS, ..ONE },
-        by "outside of any group";
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Describes what a scenario left behind, without values that differ each time: times, random
 //! names, UIDs.
 
+use epilogue_common::names::GANG_ATTEMPT;
 use lab::nodes::SCRIPT_ANNOTATION;
 use serde_json::{Map, Value, json};
 
@@ -147,6 +148,7 @@ fn as_created(pod: &Value) -> Value {
             "uid",
         ],
     );
+    without_attempt(&mut metadata["annotations"]);
     json!({"metadata": metadata, "spec": with_index_variables_last(&pod["spec"])})
 }
 
@@ -171,6 +173,7 @@ fn as_left(pod: &Value) -> Value {
     let metadata = &pod["metadata"];
     let mut annotations = metadata["annotations"].clone();
     remove(&mut annotations, &[SCRIPT_ANNOTATION]);
+    without_attempt(&mut annotations);
     json!({
         "name": metadata["name"],
         "annotations": annotations,
@@ -179,6 +182,14 @@ fn as_left(pod: &Value) -> Value {
         "ownerReferences": metadata["ownerReferences"],
         "phase": pod["status"]["phase"],
     })
+}
+
+/// Pods of ours have the attempt of a group that is disrupted as a whole: here the first, as no pod
+/// of such a group is lost.
+fn without_attempt(annotations: &mut Value) {
+    if annotations.get(GANG_ATTEMPT).is_some_and(|attempt| attempt == "0") {
+        remove(annotations, &[GANG_ATTEMPT]);
+    }
 }
 
 fn remove(value: &mut Value, fields: &[&str]) {

@@ -68,7 +68,9 @@ impl FakeApi {
         }
     }
 
-    /// The Job's scheduling objects in short: what a crash must not multiply.
+    /// The Job's scheduling objects in short: what a crash must not multiply. The size of a
+    /// PodGroup may be any between the pods that are left and what the Job asks for, by what
+    /// awaited its node when.
     pub(super) fn groups_text(&self) -> String {
         let Some(groups) = &self.groups else { return String::new() };
         let workloads = groups.workloads.iter().map(|it| {
@@ -76,7 +78,8 @@ impl FakeApi {
             format!(" Workload {} {sizes:?}", it.key.1)
         });
         let pod_groups = groups.pod_groups.iter();
-        let pod_groups = pod_groups.map(|it| format!(" PodGroup {} {:?}", it.key.1, it.min_count));
+        let pod_groups =
+            pod_groups.map(|it| format!(" PodGroup {} gang: {}", it.key.1, it.min_count.is_some()));
         workloads.chain(pod_groups).collect()
     }
 }

@@ -45,8 +45,6 @@ pub enum Sabotage {
     RenameWorkloads,
     /// Takes each creation of a PodGroup for one that succeeded.
     BelieveGroups,
-    /// Does not wait until its watches show the group that it made.
-    ForgetGroups,
 }
 
 impl Sabotage {
@@ -91,9 +89,6 @@ impl Sabotage {
             MemoryUpdate::PodWritten(_)
             | MemoryUpdate::JobWritten(_)
             | MemoryUpdate::RemovingFinalizer(_) => self != Self::ForgetReleases,
-            MemoryUpdate::WorkloadWritten(_) | MemoryUpdate::PodGroupWritten(_) => {
-                self != Self::ForgetGroups
-            }
             _ => true,
         }
     }
