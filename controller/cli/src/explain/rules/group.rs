@@ -1,6 +1,6 @@
 //! Says what the next sync does about the scheduling group of a Job.
 
-use controller_core::job::{Cause, GroupPlan, PodPlan, PodStage};
+use controller_core::job::{Cause, GroupPlan, PodPlan, PodStage, Purpose};
 
 use super::count;
 
@@ -26,8 +26,8 @@ fn recovery_line(plan: &PodPlan) -> Option<String> {
     let (lost, cause) = (&recovery.lost.name, Cause::of(&recovery.lost).label());
     let (left, awaited) = (recovery.left.len(), recovery.awaited);
     let then = match &plan.pods {
-        PodStage::Delete { .. } => "its group starts anew".to_owned(),
-        _ if left > 0 => format!("the scheduler has time to end {} more of its group", count(left)),
+        PodStage::Delete { purpose: Purpose::Group, .. } => "its group starts anew".to_owned(),
+        _ if left > 0 => format!("{} of its group are to end first", count(left)),
         _ => format!("its group starts anew once {} of it ended", count(awaited)),
     };
     Some(format!("{lost} is lost ({cause}), and disruptionMode is all: {then}"))

@@ -131,11 +131,15 @@ fn is_lost(pod: &Pod) -> bool {
     pod.is_target() && pod.node.is_some() && pod.phase != Phase::Succeeded && !pod.is_active()
 }
 
-/// How much longer the scheduler may take to preempt the others of this pod's group.
+/// How much longer the scheduler may take to preempt the others of this pod's group. A clock that
+/// is further ahead than this delays nothing.
 fn scheduler_has(pod: &Pod, now: Timestamp) -> SignedDuration {
     let preempted = |reason: &str| reason == Cause::PreemptionByScheduler.label();
     let target = pod.gc.target().filter(|target| preempted(&target.reason));
     let Some(since) = target.and_then(|target| target.since) else { return SignedDuration::ZERO };
-    let passed = now.duration_since(since).max(SignedDuration::ZERO);
-    PREEMPTED_WITHIN.saturating_sub(passed).max(SignedDuration::ZERO)
+    let passed = now.duration_since(since);
+    if passed < -PREEMPTED_WITHIN {
+        return SignedDuration::ZERO;
+    }
+    PREEMPTED_WITHIN.saturating_sub(passed).clamp(SignedDuration::ZERO, PREEMPTED_WITHIN)
 }

@@ -271,6 +271,18 @@ fn the_rest_of_a_preempted_group_ends_in_time_also_while_the_first_pod_terminate
     assert_eq!(sync(&mut api).deleted, ["1-0"]);
 }
 
+/// The clock of the scheduler may be ahead of ours, a little or by far.
+#[test]
+fn the_clock_of_the_scheduler_delays_the_end_of_a_group_by_its_time_alone() {
+    for (ahead, wait) in [(4, Some(10)), (3_600, None)] {
+        let preempted = target(member(0, 0).terminating(), "PreemptionByScheduler", -ahead);
+        let mut api = stage(gang(2), vec![preempted, member(1, 0)]);
+        let effects = sync(&mut api);
+        assert_eq!(effects.deleted.len(), usize::from(wait.is_none()), "{ahead} s ahead");
+        assert_eq!(effects.requeue_seconds, wait, "{ahead} s ahead");
+    }
+}
+
 /// A pod whose node may soon show a boot is left until that is known, and nothing turns in a loop.
 #[test]
 fn a_member_that_awaits_the_boot_of_its_node_is_left() {
