@@ -55,18 +55,20 @@ pub(super) const PLANNED: [Row; 4] = [
     row(Scenario::Reboot, true, "reboot"),
 ];
 
-pub(super) const BROKEN: [Row; 6] = [
+pub(super) const BROKEN: [Row; 7] = [
     row(Scenario::AgentKilled, false, "reboot; the agent is killed by SIGKILL in the middle"),
     row(Scenario::AgentKilled, true, "reboot; the agent is killed by SIGKILL in the middle"),
     row(Scenario::KubeletStopped, false, "power-off; the kubelet is stopped in the middle"),
+    row(Scenario::KubeletStopped, true, "power-off; the kubelet is stopped in the middle"),
     row(Scenario::Forgotten, false, "logind restarts and forgets the shutdown"),
     row(Scenario::Forgotten, true, "logind restarts and forgets the shutdown"),
     row(Scenario::Refused, true, "the target of the shutdown cannot start any more"),
 ];
 
-pub(super) const UNPLANNED: [Row; 3] = [
+pub(super) const UNPLANNED: [Row; 4] = [
     row(Scenario::PowerCut, false, "power cut, and the power comes back"),
     row(Scenario::PowerCutDuring, false, "power cut in the middle of a shutdown; it comes back"),
+    row(Scenario::PowerCutDuring, true, "power cut in the middle of a shutdown; it comes back"),
     row(Scenario::PowerLost, false, "power cut, and the machine stays off"),
 ];
 
