@@ -36,7 +36,7 @@ impl Agent {
         if task.is_api() {
             out.note_reachable(&result);
         }
-        self.own_marks.note_written(&task, &result, facts);
+        self.disruptions.note_written(&task, &result, facts);
         match task {
             Task::TakeLock => self.lock.taken(&result, facts, out),
             Task::ReleaseLock => self.lock.released(&result, out),
@@ -56,13 +56,13 @@ impl Agent {
             Task::ListRuntimePods => {
                 let result = content!(result, RuntimePods);
                 if let Some(shutdown) = &mut self.shutdowns.current {
-                    shutdown.runtime_pods_listed(&result, facts, out);
+                    shutdown.runtime_pods_listed(&result, facts, out, &self.disruptions);
                 }
             }
             Task::Measure => self.evictions.measured(content!(result, Measured), facts, out),
             Task::MeasurePods(of) => {
                 let figures = content!(result, Figures);
-                self.evictions.pods_measured(of, figures, facts, out, &self.own_marks);
+                self.evictions.pods_measured(of, figures, facts, out, &self.disruptions);
             }
             Task::NodeCondition(kind) => {
                 self.evictions.node_condition_set(kind, &done(result), facts, out);
@@ -100,29 +100,29 @@ impl Agent {
             Ok(None) => self.see_pod_gone(uid.clone()),
             Err(_) => {}
         }
-        let serves_shutdown = part != Part::Eviction && self.shutdowns.has(uid);
+        let serves_shutdown = part != Part::Eviction && self.disruptions.covering(uid).is_some();
         let part = if serves_shutdown { Part::Shutdown } else { part };
         self.answered(part, Verb::Read, uid, Answer::Read(result));
     }
 
     fn answered(&mut self, part: Part, verb: Verb, uid: &PodUid, answer: Answer<'_>) {
-        let Self { facts, out, shutdowns, own_marks, evictions, .. } = self;
+        let Self { facts, out, shutdowns, disruptions, evictions, .. } = self;
         match (part, answer) {
             // A check that was under way at a cancel says nothing of a stop that still is.
             (Part::Shutdown, Answer::Runtime(result))
-                if verb == Verb::Stop && !shutdowns.has(uid) =>
+                if verb == Verb::Stop && disruptions.covering(uid).is_none() =>
             {
-                own_marks.was_stopped_late(uid, result, facts);
+                disruptions.was_stopped_late(uid, result, facts);
             }
             (Part::Shutdown, answer) => {
                 if let Some(shutdown) = &mut shutdowns.current {
-                    shutdown.answered(verb, uid, answer, facts, out);
+                    shutdown.answered(verb, uid, answer, facts, out, disruptions);
                 }
             }
-            (Part::OwnMarks, answer) => own_marks.answered(verb, uid, answer, facts, out),
+            (Part::OwnMarks, answer) => disruptions.answered(verb, uid, answer, facts, out),
             (Part::Survivors, Answer::Runtime(result)) => {
                 let evicts = |uid: &PodUid| evictions.has(uid);
-                own_marks.survivor_inspected(uid, result, facts, out, &evicts);
+                disruptions.survivor_inspected(uid, result, facts, out, &evicts);
             }
             (Part::Eviction, answer) => {
                 if evictions.answered(verb, uid, answer, facts, out) {

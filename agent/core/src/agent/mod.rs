@@ -25,6 +25,7 @@ mod abandoned;
 mod answers;
 mod calls;
 mod delay_lock;
+mod disruptions;
 mod eviction;
 mod facts;
 mod kubelet;
@@ -33,7 +34,6 @@ mod node;
 mod notices;
 mod oom;
 mod out;
-mod own_marks;
 mod pod_steps;
 mod pods;
 mod policies;
@@ -66,12 +66,12 @@ use crate::shutdown::budget::GRANTED_DEFAULT;
 
 use abandoned::Abandoned;
 use delay_lock::DelayLock;
+use disruptions::Disruptions;
 use eviction::Evictions;
 use facts::{Facts, News};
 use node::NodeWrites;
 use oom::Oom;
 use out::Out;
-use own_marks::OwnMarks;
 use pods::Pods;
 use policies::Policies;
 use shutdown::{Others, Shutdowns};
@@ -101,7 +101,7 @@ pub struct Agent {
     lock: DelayLock,
     node: NodeWrites,
     shutdowns: Shutdowns,
-    own_marks: OwnMarks,
+    disruptions: Disruptions,
     oom: Oom,
     evictions: Evictions,
     stuck: Stuck,
@@ -115,8 +115,8 @@ impl Agent {
         let policies = Policies::new(&settings, now.monotonic);
         let evictions = Evictions::new(&settings.features);
         let facts = Facts::new(settings, now);
-        let mut own_marks = OwnMarks::default();
-        let journaled = shutdown::recall(journal, &facts, &mut own_marks);
+        let mut disruptions = Disruptions::default();
+        let journaled = shutdown::recall(journal, &facts, &mut disruptions);
         let mut agent = Self {
             facts,
             news: Vec::new(),
@@ -126,7 +126,7 @@ impl Agent {
             lock: DelayLock::default(),
             node: NodeWrites::default(),
             shutdowns: Shutdowns::new(journaled),
-            own_marks,
+            disruptions,
             oom: Oom::default(),
             evictions,
             stuck: Stuck::default(),
@@ -178,11 +178,11 @@ impl Agent {
     /// Follows each event by itself: a shutdown covers the pods as they were when it was announced,
     /// and a phase may be there and be taken back before the next decision.
     fn follow(&mut self) {
-        let Self { facts, out, lock, node, shutdowns, own_marks, .. } = self;
+        let Self { facts, out, lock, node, shutdowns, disruptions, .. } = self;
         let news = &self.news[self.followed..];
-        own_marks.follow(news, facts, out);
-        shutdowns.follow(news, facts, out, &mut Others { node, lock, own_marks });
-        facts.situation = shutdowns.situation(facts.clock.monotonic());
+        disruptions.follow(news, facts, out);
+        shutdowns.follow(news, facts, out, &mut Others { node, lock, disruptions });
+        facts.situation = shutdowns.situation(disruptions, facts.clock.monotonic());
         self.followed = self.news.len();
     }
 
@@ -190,7 +190,7 @@ impl Agent {
     fn decide(&mut self) {
         self.follow();
         self.followed = 0;
-        let Self { facts, news, out, policies, lock, node, shutdowns, own_marks, .. } = self;
+        let Self { facts, news, out, policies, lock, node, shutdowns, disruptions, .. } = self;
         let Self { oom, evictions, stuck, abandoned, .. } = self;
         let now = facts.clock.monotonic();
         let news = std::mem::take(news);
@@ -205,14 +205,14 @@ impl Agent {
         node.send(facts, out);
 
         if let Some(shutdown) = &mut shutdowns.current {
-            shutdown.advance(facts, out, node, lock);
+            shutdown.advance(facts, out, &mut Others { node, lock, disruptions });
         }
-        facts.situation = shutdowns.situation(now);
+        facts.situation = shutdowns.situation(disruptions, now);
         oom.advance(&news, facts, out);
-        evictions.advance(&news, facts, out, own_marks);
+        evictions.advance(&news, facts, out, disruptions);
         stuck.advance(&news, facts, out);
         abandoned.advance(facts, out);
-        own_marks.audit(facts, out, &|uid| evictions.has(uid));
+        disruptions.audit(facts, out, &|uid| evictions.has(uid));
 
         node.send(facts, out);
         out.write_journal(&facts.clock);
@@ -222,7 +222,7 @@ impl Agent {
     /// Computes the report for metrics, `/readyz` and `doctor`.
     fn report(&mut self) {
         let may_exit = self.may_exit();
-        let Self { facts, out, lock, shutdowns, own_marks, .. } = self;
+        let Self { facts, out, lock, shutdowns, disruptions, .. } = self;
         let now = facts.clock.monotonic();
         let status = &mut out.status;
         let found = shutdowns.mode().unwrap_or_else(|| facts.foreseen());
@@ -241,12 +241,12 @@ impl Agent {
         status.pods_listed = facts.pods.is_listed();
         status.pods = facts.pods.len();
         status.journal_open = out.journal.is_open();
-        status.boot_recovery_pending = own_marks.recoveries();
-        status.mark_removals_pending = own_marks.removals();
+        status.boot_recovery_pending = disruptions.recoveries();
+        status.mark_removals_pending = disruptions.removals();
         status.oom = self.oom.status();
         status.stuck = self.stuck.status();
         status.may_exit = may_exit;
-        status.shutdown = shutdowns.status(now).or(status.shutdown.take());
+        status.shutdown = shutdowns.status(disruptions, now).or(status.shutdown.take());
     }
 
     /// Whether the agent has to stop and has no open work.
@@ -254,9 +254,10 @@ impl Agent {
         let Some(stop_at) = self.facts.stop_at else { return false };
         let tried = self.facts.clock.reached(stop_at + LAST_TRIES);
         if let Some(shutdown) = &self.shutdowns.current {
-            return shutdown.is_released() && (!shutdown.is_unacknowledged() || tried);
+            return shutdown.is_released()
+                && (!shutdown::is_unacknowledged(&self.disruptions) || tried);
         }
-        let settled = self.own_marks.removals() == 0 && !self.evictions.is_terminating_pods();
+        let settled = self.disruptions.removals() == 0 && !self.evictions.is_terminating_pods();
         !self.lock.may_hold() && (settled && self.node.is_settled() || tried)
     }
 }

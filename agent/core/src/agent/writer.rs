@@ -1,12 +1,15 @@
 //! Writes the journal's records to the disk, one write at a time and in order.
 
 use std::collections::VecDeque;
+use std::time::Duration;
+
+use epilogue_common::outcome::Outcome;
+use jiff::Timestamp;
 
 use crate::protocol::action::Action;
 use crate::protocol::journal::Record;
 use crate::termination::attempt::{Attempt, Pace, WAIT_MAX};
 use crate::termination::clock::Clock;
-use epilogue_common::outcome::Outcome;
 
 /// Further records are dropped: the disk has refused writes for a long time.
 const PENDING_MAX: usize = 10_000;
@@ -15,6 +18,30 @@ const PENDING_MAX: usize = 10_000;
 enum Write {
     Append(Vec<Record>),
     Close,
+}
+
+/// An intent in the journal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recorded {
+    /// The time of the intent, which a mark carries.
+    pub(super) at: Timestamp,
+    /// When the record was handed in, on CLOCK_MONOTONIC, and the writer's mark for it.
+    pub(super) since: Duration,
+    pub(super) until: u64,
+}
+
+impl Recorded {
+    /// A record that is on the disk.
+    pub(super) fn durable(at: Timestamp) -> Self {
+        Self { at, since: Duration::ZERO, until: 0 }
+    }
+
+    /// Whether the disk may still take the record within this time of its handing in.
+    pub(super) fn is_awaited(&self, within: Duration, clock: &Clock, journal: &Writer) -> bool {
+        !journal.is_durable(self.until)
+            && !journal.is_refused()
+            && !clock.reached(self.since + within)
+    }
 }
 
 /// The records to write.

@@ -7,10 +7,10 @@ use std::time::Duration;
 use epilogue_common::outcome::Failure;
 
 use super::super::calls::Task;
+use super::super::disruptions::Disruptions;
 use super::super::facts::Facts;
 use super::super::notices::{LEFT_TO_KUBELET, WOULD_EVICT};
 use super::super::out::Out;
-use super::super::own_marks::OwnMarks;
 use super::super::refusals::Refusals;
 use super::super::status::WouldHave;
 use super::Evictions;
@@ -94,7 +94,7 @@ impl Choices {
 pub(super) struct Levers<'a> {
     pub(super) facts: &'a Facts,
     pub(super) refusals: &'a Refusals,
-    pub(super) own_marks: &'a OwnMarks,
+    pub(super) disruptions: &'a Disruptions,
 }
 
 /// The resource of the pods that a signal measures.
@@ -185,7 +185,7 @@ impl Evictions {
         result: Result<Figures, Failure>,
         facts: &Facts,
         out: &mut Out,
-        own_marks: &OwnMarks,
+        disruptions: &Disruptions,
     ) {
         let now = facts.clock.monotonic();
         let ask = self.choices.asks.entry(of).or_default();
@@ -204,7 +204,7 @@ impl Evictions {
             return;
         }
         if of == Resource::Disk {
-            self.end_for_own_limits(&figures, facts, out, own_marks);
+            self.end_for_own_limits(&figures, facts, out, disruptions);
         }
         let Some(asked) = all else { return };
         // The shortage may be over by now, or be another.
@@ -212,7 +212,7 @@ impl Evictions {
         let is_asked_for = |cause: &Cause| resource(cause.signal) == of;
         let mut causes = causes.into_iter().filter(is_asked_for);
         if let Some(cause) = causes.find(|cause| self.may_choose_for(cause, facts)) {
-            self.choose(&cause, &figures, &asked, facts, out, own_marks);
+            self.choose(&cause, &figures, &asked, facts, out, disruptions);
         }
     }
 
@@ -223,7 +223,7 @@ impl Evictions {
         asked: &BTreeSet<PodUid>,
         facts: &Facts,
         out: &mut Out,
-        own_marks: &OwnMarks,
+        disruptions: &Disruptions,
     ) {
         let now = facts.clock.monotonic();
         let of_disk = resource(cause.signal) == Resource::Disk;
@@ -252,7 +252,7 @@ impl Evictions {
         let usages: Vec<PodUsage> =
             active.map(|pod| PodUsage::of(pod, figures.get(&pod.uid))).collect();
         let ranked = rank(cause.signal, layout, &usages);
-        let levers = Levers { facts, refusals: &out.refusals, own_marks };
+        let levers = Levers { facts, refusals: &out.refusals, disruptions };
         if let Some(pod) = self.culprit_of_kubelet(cause.signal, layout, &ranked, levers) {
             self.stand_aside(&pod, cause, facts, out);
             return;
@@ -382,13 +382,13 @@ impl Evictions {
         in_haste: bool,
         levers: Levers<'_>,
     ) -> Option<Terminator> {
-        let Levers { facts, refusals, own_marks } = levers;
+        let Levers { facts, refusals, disruptions } = levers;
         let now = facts.clock.monotonic();
         let own = facts.is_own(&pod.uid);
         let refused = self.choices.refused.get(&pod.uid).is_some_and(|until| now < *until);
         let terminating = self.victims.contains_key(&pod.uid) || pod.is_to_end();
         // The pod's present condition is outdated, and must be removed first.
-        let revoked = own_marks.removes(&pod.uid);
+        let revoked = disruptions.removes(&pod.uid);
         if own || refused || terminating || revoked || pod.is_terminal() || is_critical(pod) {
             return None;
         }

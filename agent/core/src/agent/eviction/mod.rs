@@ -2,7 +2,7 @@
 //!
 //! There is no journal, because the condition on the pod is the record. It is in the API before the
 //! agent stops anything of the pod, and it names its reason. An agent that finds one after a
-//! restart knows that its eviction is not in progress any more. (`own_marks/finders.rs`)
+//! restart knows that its eviction is not in progress any more. (`disruptions/finders.rs`)
 
 mod answers;
 mod choice;
@@ -17,9 +17,9 @@ mod victim;
 use std::collections::BTreeMap;
 
 use super::calls::{Answer, Verb};
+use super::disruptions::Disruptions;
 use super::facts::{Facts, News};
 use super::out::Out;
-use super::own_marks::OwnMarks;
 use super::settings::Features;
 use super::status::VictimStatus;
 use crate::pod::{PodUid, PodView};
@@ -132,7 +132,7 @@ impl Evictions {
         news: &[News],
         facts: &Facts,
         out: &mut Out,
-        own_marks: &mut OwnMarks,
+        disruptions: &mut Disruptions,
     ) {
         for news in news {
             if let News::PodGone(uid) = news {
@@ -152,7 +152,7 @@ impl Evictions {
         self.advance_sampling(facts, out);
         self.check_limits(facts, out);
         self.advance_choice(facts, out);
-        self.advance_victims(facts, out, own_marks);
+        self.advance_victims(facts, out, disruptions);
         self.show_victims(out);
     }
 

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use super::super::disruptions::Disruptions;
 use super::super::facts::Facts;
 use super::super::out::Out;
-use super::super::own_marks::OwnMarks;
 use super::Evictions;
 use super::choice::Levers;
 use super::effective_mode::{EffectiveMode, effective_mode};
@@ -64,7 +64,7 @@ impl Evictions {
         figures: &Figures,
         facts: &Facts,
         out: &mut Out,
-        own_marks: &OwnMarks,
+        disruptions: &Disruptions,
     ) {
         if !are_limits_ours(facts) || facts.stop_at.is_some() {
             return;
@@ -79,7 +79,7 @@ impl Evictions {
             })
             .collect();
         for (pod, exceeded) in exceeded {
-            let levers = Levers { facts, refusals: &out.refusals, own_marks };
+            let levers = Levers { facts, refusals: &out.refusals, disruptions };
             let Some(terminator) = self.terminator_of(&pod, true, levers) else { continue };
             let description = Description { message: exceeded.message, annotations: Vec::new() };
             match effective_mode(facts) {

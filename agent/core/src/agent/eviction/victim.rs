@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use super::super::calls::Verb;
+use super::super::disruptions::Disruptions;
 use super::super::facts::Facts;
 use super::super::notices::{EVICTED, EVICTION_FAILED, EVICTION_SLOW};
 use super::super::out::Out;
-use super::super::own_marks::OwnMarks;
 use super::super::pod_steps::Why;
 use super::Evictions;
 use super::choice::{LATE_LASTS, REFUSED_LASTS};
@@ -163,7 +163,7 @@ impl Evictions {
         &mut self,
         facts: &Facts,
         out: &mut Out,
-        own_marks: &mut OwnMarks,
+        disruptions: &mut Disruptions,
     ) {
         for (uid, mut victim) in std::mem::take(&mut self.victims) {
             let pod = facts.pods.get(&uid).filter(|pod| !pod.is_terminal());
@@ -183,13 +183,14 @@ impl Evictions {
                     if facts.pods.get(&uid).is_some() {
                         let now = facts.clock.monotonic();
                         self.choices.refuse(uid.clone(), now + REFUSED_LASTS);
-                        own_marks.victim_ended(uid, now);
+                        disruptions.eviction_ended(victim.termination.pod.clone(), now);
                     }
                 }
                 Fate::GivenUp(why, excluded_for) => {
                     let termination = &victim.termination;
                     if termination.may_reach_api() {
-                        own_marks.remove_of_victim(termination.pod.clone(), termination.marked_at);
+                        disruptions
+                            .remove_of_victim(termination.pod.clone(), termination.marked_at);
                     }
                     self.choices.refuse(uid, facts.clock.monotonic() + excluded_for);
                     self.give_victim_up(&victim, &why, facts, out);

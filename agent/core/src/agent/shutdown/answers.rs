@@ -1,6 +1,7 @@
 //! Takes the answers of the API and the runtime about the pods of a shutdown.
 
 use super::super::calls::{Answer, Verb};
+use super::super::disruptions::Disruptions;
 use super::super::facts::Facts;
 use super::super::notices::{POD_MARKED, POD_STOPPED};
 use super::super::out::Out;
@@ -31,12 +32,14 @@ impl Shutdown {
         answer: Answer<'_>,
         facts: &Facts,
         out: &mut Out,
+        disruptions: &mut Disruptions,
     ) {
         if let (Answer::Runtime(result), Verb::ExitCheck) = (answer, verb) {
-            return self.exit_checked(uid, result, facts, out);
+            return self.exit_checked(uid, result, facts, out, disruptions);
         }
         let goal = self.goal(uid);
-        let Some(termination) = self.terminations.get_mut(uid) else { return };
+        let Some(entry) = disruptions.get_mut(uid) else { return };
+        let Some(termination) = &mut entry.shutdown else { return };
         let meaning = termination.answered(verb, answer, &goal, facts, out);
         let ended = matches!(meaning, Meaning::Ended | Meaning::Unproven);
         match (verb, meaning) {
@@ -64,15 +67,16 @@ impl Shutdown {
         }
         let Some(pod) = facts.pods.get(uid) else { return };
         if verb == Verb::Read && meaning == Meaning::Done {
-            if let Some((_, at)) = self.carried.remove(uid)
+            let taken_over = entry.was_read();
+            if let (Some(at), Some(termination)) = (taken_over, &mut entry.shutdown)
                 && pod.disruption.as_ref().is_some_and(|d| patches::is_ours(d, at))
             {
                 termination.mark = Attempt::done_before();
             }
-            self.enlist(pod, facts);
+            self.enlist(pod, facts, disruptions);
         } else if verb == Verb::Stop {
             // Under another mode than at the start, another component goes on with the pod.
-            self.enlist(pod, facts);
+            self.enlist(pod, facts, disruptions);
         }
     }
 }

@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
+use super::super::disruptions::Disruptions;
 use super::super::facts::Facts;
 use super::super::out::Out;
 use super::super::pod_steps::Why;
+use super::super::writer::Recorded;
 use super::answers::note_shown;
-use super::{ActiveStage, Recorded, Shutdown};
+use super::{ActiveStage, Shutdown};
 use crate::pod::PodView;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::Mode;
@@ -28,33 +30,48 @@ fn is_to_end(termination: &PodTermination) -> bool {
 
 impl Shutdown {
     /// Advances the priority groups. What is given up ends its group at once.
-    pub(super) fn advance_groups(&mut self, facts: &Facts, out: &mut Out) {
-        let is_over = |it: &Self| it.stage.as_ref().is_none_or(|st| st.is_over(it, &facts.clock));
+    pub(super) fn advance_groups(
+        &mut self,
+        facts: &Facts,
+        out: &mut Out,
+        disruptions: &mut Disruptions,
+    ) {
         loop {
-            if is_over(self) {
-                self.stage = None;
+            if self.stage_is_over(facts, disruptions) {
+                self.work.stage = None;
                 // No termination begins unless its report can still arrive in time.
-                if self.step < Step::LastWrites && self.may_end(&facts.clock) {
-                    self.open_stage(facts, out);
+                if self.work.step < Step::LastWrites && self.may_end(&facts.clock) {
+                    self.open_stage(facts, out, disruptions);
                 }
             }
-            self.deletions_over = self.stage.is_none() && self.found.mode != Mode::Assist;
-            self.send_ends(facts, out);
-            if self.stage.is_none() || !is_over(self) {
+            self.work.deletions_over =
+                self.work.stage.is_none() && self.mode.found.mode != Mode::Assist;
+            self.send_ends(facts, out, disruptions);
+            if self.work.stage.is_none() || !self.stage_is_over(facts, disruptions) {
                 return;
             }
         }
     }
 
+    /// Whether no group is under way, or only one that is over.
+    fn stage_is_over(&self, facts: &Facts, disruptions: &Disruptions) -> bool {
+        let stage = self.work.stage.as_ref();
+        stage.is_none_or(|stage| stage.is_over(disruptions, &facts.clock))
+    }
+
     /// Begins the next priority group. It plans the remaining groups anew. So they share the time
     /// that one group left over, and the time that a freeze cost.
-    fn open_stage(&mut self, facts: &Facts, out: &mut Out) {
+    fn open_stage(&mut self, facts: &Facts, out: &mut Out, disruptions: &mut Disruptions) {
         let now = facts.clock.monotonic();
         let Some(priority_groups) = facts.priority_groups() else { return };
-        let to_end = self.terminations.iter().filter(|(_, termination)| is_to_end(termination));
-        let pods: Vec<&PodView> = to_end.filter_map(|(uid, _)| facts.pods.get(uid)).collect();
-        let elapsed = self.elapsed(now);
-        let until = if elapsed < self.ends.kill { self.ends.kill } else { self.ends.last_writes };
+        let to_end = disruptions.covered().filter(|termination| is_to_end(termination));
+        let pods: Vec<&PodView> = to_end.filter_map(|it| facts.pods.get(&it.pod.uid)).collect();
+        let elapsed = self.window.elapsed(now);
+        let until = if elapsed < self.window.ends.kill {
+            self.window.ends.kill
+        } else {
+            self.window.ends.last_writes
+        };
         let left = until.saturating_sub(elapsed);
         let plan = TerminationPlan::new(priority_groups, &pods, left);
         let stages = plan.stages.len();
@@ -68,22 +85,28 @@ impl Shutdown {
             plan.fit,
         );
         out.calls.log(false, None, text);
-        self.start_stage(stage, facts, out);
+        self.start_stage(stage, facts, out, disruptions);
         // The intent goes to the disk before a stop, and at the latest with a write to the API.
         out.write_journal(&facts.clock);
     }
 
-    fn start_stage(&mut self, stage: Stage, facts: &Facts, out: &mut Out) {
+    fn start_stage(
+        &mut self,
+        stage: Stage,
+        facts: &Facts,
+        out: &mut Out,
+        disruptions: &mut Disruptions,
+    ) {
         let now = facts.clock.now();
         let pods = stage.stops.iter().map(|stop| stop.uid.clone()).collect();
         let mut intents = Vec::new();
         for stop in stage.stops {
-            let Some(termination) = self.terminations.get_mut(&stop.uid) else { continue };
+            let Some(termination) = disruptions.covering_mut(&stop.uid) else { continue };
             termination.end = Attempt::wanted();
             termination.grace_seconds = stop.grace_seconds;
             intents.push(Record::intent(&termination.pod, Intent::End, now.wall));
         }
-        self.stage = Some(ActiveStage {
+        self.work.stage = Some(ActiveStage {
             ends_at: now.monotonic + Duration::from_millis(stage.share_ms),
             recorded: Recorded {
                 at: now.wall,
@@ -92,7 +115,7 @@ impl Shutdown {
             },
             pods,
         });
-        self.mode_is_final = true;
+        self.mode.is_final = true;
     }
 
     /// Sends the terminations that are due, after each pod's mark. A termination through the API
@@ -104,18 +127,18 @@ impl Shutdown {
     /// process would take the mark back from a pod of which only we knew that it was stopped. A
     /// disk that was too slow for the shutdown's first record, or that refuses, holds up no stop.
     /// ([AP17])
-    fn send_ends(&mut self, facts: &Facts, out: &mut Out) {
-        let marks_over = facts.clock.reached(self.at(self.ends.pre_mark));
+    fn send_ends(&mut self, facts: &Facts, out: &mut Out, disruptions: &mut Disruptions) {
+        let marks_over = facts.clock.reached(self.window.at(self.window.ends.pre_mark));
         let may_end = self.may_end(&facts.clock);
         let disk_works = out.journal.is_durable(self.intent_mark);
         let unrecorded =
-            self.stage.as_ref().filter(|_| may_end && disk_works).is_some_and(|stage| {
-                stage.recorded.is_awaited(self.ends.intent, &facts.clock, &out.journal)
+            self.work.stage.as_ref().filter(|_| may_end && disk_works).is_some_and(|stage| {
+                stage.recorded.is_awaited(self.window.ends.intent, &facts.clock, &out.journal)
             });
         let rights = [Terminator::Delete, Terminator::Deadline].map(Terminator::right);
         let rights: Vec<_> = rights.into_iter().flatten().collect();
         for uid in &out.refusals.in_turn(&rights, self.order.iter()) {
-            let Some(termination) = self.terminations.get_mut(uid) else { continue };
+            let Some(termination) = disruptions.covering_mut(uid) else { continue };
             let enough = termination.terminator == Terminator::Stop
                 && marks_over
                 && (termination.mark.failures() > 0 || termination.mark.may_have_applied());

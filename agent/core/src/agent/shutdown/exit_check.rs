@@ -5,9 +5,9 @@ use epilogue_common::outcome::Failure;
 use jiff::{SignedDuration, Timestamp};
 
 use super::super::calls::Verb;
+use super::super::disruptions::{CLOCKS_DIFFER, Disruptions};
 use super::super::facts::Facts;
 use super::super::out::Out;
-use super::super::own_marks::CLOCKS_DIFFER;
 use super::super::pod_steps::Why;
 use super::Shutdown;
 use crate::pod::{PodUid, PodView};
@@ -33,22 +33,14 @@ fn had_exited(pod: &PodView, state: &RuntimeState, since: Timestamp) -> bool {
     over && pod.containers.iter().all(ended)
 }
 
+/// Sends the checks that are due.
+pub(super) fn send_exit_checks(facts: &Facts, out: &mut Out, disruptions: &mut Disruptions) {
+    for termination in disruptions.covered_mut().filter(|termination| !termination.reported) {
+        termination.ask(Verb::ExitCheck, Why::Shutdown, &facts.clock, out);
+    }
+}
+
 impl Shutdown {
-    /// Whether the pod was found to have exited, by this process or by one before it.
-    pub(super) fn is_left_exited(&self, uid: &PodUid) -> bool {
-        let known = self.terminations.get(uid).is_some_and(|termination| termination.had_exited);
-        known || self.exited.contains(uid)
-    }
-
-    /// Sends the checks that are due.
-    pub(super) fn send_exit_checks(&mut self, facts: &Facts, out: &mut Out) {
-        for termination in self.terminations.values_mut() {
-            if !termination.reported {
-                termination.ask(Verb::ExitCheck, Why::Shutdown, &facts.clock, out);
-            }
-        }
-    }
-
     /// Takes the runtime's answer to such a check.
     pub(super) fn exit_checked(
         &mut self,
@@ -56,10 +48,12 @@ impl Shutdown {
         result: &Result<RuntimeState, Failure>,
         facts: &Facts,
         out: &mut Out,
+        disruptions: &mut Disruptions,
     ) {
         let now = facts.clock.monotonic();
         let (since, pace) = (self.since, self.pace(uid));
-        let Some(termination) = self.terminations.get_mut(uid) else { return };
+        let Some(entry) = disruptions.get_mut(uid) else { return };
+        let Some(termination) = &mut entry.shutdown else { return };
         let state = match result {
             Ok(state) => state,
             Err(failure) => return termination.exit_check.failed(now, pace, Some(failure)),
@@ -73,7 +67,7 @@ impl Shutdown {
         {
             return;
         }
-        termination.had_exited = true;
+        entry.had_exited = true;
         termination.terminator = Terminator::None;
         termination.mark.give_up();
         out.journal.append([Record::intent(&termination.pod, Intent::LeaveExited, since)]);

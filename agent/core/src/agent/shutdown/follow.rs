@@ -3,19 +3,17 @@
 use std::time::Duration;
 
 use super::super::delay_lock::{CHECK_LASTS, DelayLock};
+use super::super::disruptions::Disruptions;
 use super::super::facts::{Facts, News, Situation};
 use super::super::mode::Detected;
 use super::super::node::NodeWrites;
 use super::super::notices::CANCELLED;
 use super::super::out::Out;
-use super::super::own_marks::OwnMarks;
 use super::super::status::ShutdownStatus;
 use super::journaled::Journaled;
 use super::run::Begin;
-use super::{Release, Shutdown};
-use crate::pod::{PodUid, PodView};
+use super::{Origin, Release, Shutdown};
 use crate::shutdown::Mode;
-use crate::termination::progress::Terminator;
 
 /// The shutdown, if one goes on, and what may lead to one.
 #[derive(Clone, Debug)]
@@ -35,7 +33,7 @@ pub(in super::super) struct Shutdowns {
 pub(in super::super) struct Others<'a> {
     pub(in super::super) node: &'a mut NodeWrites,
     pub(in super::super) lock: &'a mut DelayLock,
-    pub(in super::super) own_marks: &'a mut OwnMarks,
+    pub(in super::super) disruptions: &'a mut Disruptions,
 }
 
 impl Shutdowns {
@@ -44,9 +42,14 @@ impl Shutdowns {
     }
 
     /// What the other parts have to know.
-    pub(in super::super) fn situation(&self, now: Duration) -> Situation {
+    pub(in super::super) fn situation(
+        &self,
+        disruptions: &Disruptions,
+        now: Duration,
+    ) -> Situation {
         let journaled = self.journaled.is_some() || self.sorting;
-        let situation = self.current.as_ref().map(|shutdown| shutdown.situation(now));
+        let current = self.current.as_ref();
+        let situation = current.map(|shutdown| shutdown.situation(disruptions, now));
         let situation = situation.unwrap_or_default();
         Situation { journaled, owns_pods: situation.owns_pods || journaled, ..situation }
     }
@@ -63,22 +66,20 @@ impl Shutdowns {
             match news {
                 News::FirstList => {
                     if let Some(shutdown) = &mut self.current {
-                        shutdown.enlist_all(facts);
+                        shutdown.enlist_all(facts, others.disruptions);
                     }
                 }
                 News::Restored => {
-                    if let Some(shutdown) = &mut self.current {
-                        shutdown.restored(facts);
-                    }
+                    Shutdown::restored(facts, others.disruptions);
                 }
                 News::Pod(uid) => {
                     if let (Some(shutdown), Some(pod)) = (&mut self.current, facts.pods.get(uid)) {
-                        out.journal.append(shutdown.see_pod(pod, facts));
+                        out.journal.append(shutdown.see_pod(pod, facts, others.disruptions));
                     }
                 }
                 News::PodGone(uid) => {
                     if let Some(shutdown) = &mut self.current {
-                        shutdown.pod_gone(uid);
+                        shutdown.pod_gone(uid, others.disruptions);
                     }
                 }
                 News::Announced(announcement) => {
@@ -111,17 +112,17 @@ impl Shutdowns {
         others: &mut Others<'_>,
     ) {
         if let Some(shutdown) = &self.current {
-            if !shutdown.is_long_over(facts.clock.monotonic()) {
+            if !shutdown.window.is_long_over(facts.clock.monotonic()) {
                 out.calls.log(false, None, "a second signal of the same shutdown is ignored");
                 return;
             }
             out.calls.log(true, None, "a new shutdown, though the last one is not over");
-            self.leave(facts, out, others.own_marks);
+            self.leave(facts, out, others.disruptions);
         }
         // A new signal proves that the shutdown of the journal was cancelled. Its marks still
         // stand.
         if let Some(journaled) = self.journaled.take() {
-            journaled.marked().for_each(|(pod, at)| others.own_marks.remove(pod, at));
+            journaled.marked().for_each(|(pod, at)| others.disruptions.remove(pod, at));
         }
         self.begin(begin, facts, out, others);
     }
@@ -132,7 +133,8 @@ impl Shutdowns {
     /// condition nor time.
     fn system_stops(&mut self, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
         let now = facts.clock.monotonic();
-        let goes_on = self.current.as_ref().is_some_and(|shutdown| !shutdown.is_long_over(now));
+        let goes_on =
+            self.current.as_ref().is_some_and(|shutdown| !shutdown.window.is_long_over(now));
         if !goes_on && self.journaled.is_none() {
             self.announced(&Begin::unannounced(), facts, out, others);
         }
@@ -159,14 +161,14 @@ impl Shutdowns {
             }
             return;
         };
-        if preparing || shutdown.unannounced {
+        if preparing || shutdown.origin == Origin::Unannounced {
             return;
         }
         // DIVERGES(upstream): a shutdown that vanished counts as cancelled. Upstream receives no
         // signal of it, and its node stays not ready. ([LD7], [W13])
         if restarted {
             self.cancel("logind was restarted, and its shutdown is gone", facts, out, others);
-        } else if shutdown.elapsed(now) >= CHECK_LASTS {
+        } else if shutdown.window.elapsed(now) >= CHECK_LASTS {
             self.cancel("logind is not shutting down any more", facts, out, others);
         } else {
             facts.logind.prepares(true);
@@ -186,10 +188,9 @@ impl Shutdowns {
             }
             return;
         }
-        let carried = others.own_marks.hand_over();
         self.sorting = false;
-        let mut shutdown = Shutdown::new(begin, found, carried, facts);
-        shutdown.start(facts, out, others.node);
+        let mut shutdown = Shutdown::new(begin, found, facts, others.disruptions);
+        shutdown.start(facts, out, others);
         self.current = Some(shutdown);
     }
 
@@ -202,42 +203,18 @@ impl Shutdowns {
         self.cancelled_at = Some(facts.clock.monotonic());
         others.lock.take_anew();
         report_cancelled(why, out);
-        let last = self.status(facts.clock.monotonic());
+        let last = self.status(others.disruptions, facts.clock.monotonic());
         out.status.shutdown = last.map(|last| ShutdownStatus { cancelled: true, ..last });
-        self.leave(facts, out, others.own_marks);
+        self.leave(facts, out, others.disruptions);
         others.node.restore(facts);
     }
 
-    /// Ends the cancelled shutdown and hands its marks over.
-    fn leave(&mut self, facts: &Facts, out: &mut Out, own_marks: &mut OwnMarks) {
+    /// Ends the cancelled shutdown: its marks are in question.
+    fn leave(&mut self, facts: &Facts, out: &Out, disruptions: &mut Disruptions) {
         let Some(shutdown) = self.current.take() else { return };
         // An earlier process may have stopped pods that this one knows only by their marks.
-        let asks = shutdown.resumed && facts.settings.runtime;
-        let asks =
-            |uid: &PodUid| asks && facts.pods.get(uid).is_none_or(PodView::ends_with_its_sandbox);
-        for (uid, termination) in shutdown.terminations {
-            if !termination.may_reach_api() {
-                continue;
-            }
-            // Pods that the runtime has stopped and that cannot run again are disrupted for good.
-            let stopped = termination.terminator == Terminator::Stop
-                && (termination.end.is_done() || out.calls.is_stopping(&uid))
-                && facts.pods.get(&uid).is_some_and(PodView::ends_with_its_sandbox);
-            if stopped {
-                own_marks.keep(termination.pod, termination.marked_at, termination.had_run);
-            } else if asks(&uid) {
-                own_marks.sort(termination.pod, termination.marked_at, termination.had_run);
-            } else {
-                own_marks.remove(termination.pod, termination.marked_at);
-            }
-        }
-        for (pod, at) in shutdown.carried.into_values() {
-            if asks(&pod.uid) {
-                own_marks.sort(pod, at, true);
-            } else {
-                own_marks.remove(pod, at);
-            }
-        }
+        let asks = shutdown.origin == Origin::Resumed && facts.settings.runtime;
+        disruptions.leave_shutdown(asks, facts, &out.calls);
     }
 
     /// Decides about the shutdown of this boot in the journal, once logind has reported whether it
@@ -246,7 +223,7 @@ impl Shutdowns {
     /// DIVERGES(upstream): a shutdown survives a restart of the process that handles it. Upstream
     /// forgets it in a restart, and admits pods again. ([W6])
     fn settle_journaled(&mut self, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
-        if self.sorting && !others.own_marks.is_sorting(facts) {
+        if self.sorting && !others.disruptions.is_sorting(facts) {
             self.sorting = false;
             others.node.restore(facts);
         }
@@ -258,18 +235,13 @@ impl Shutdowns {
             self.begin(&Begin::resumed(journaled), facts, out, others);
             return;
         }
-        if journaled.sort(facts, out, others.own_marks) {
+        if journaled.sort(facts, out, others.disruptions) {
             report_cancelled("logind cancelled it while the agent was down", out);
         }
-        self.sorting = others.own_marks.is_sorting(facts);
+        self.sorting = others.disruptions.is_sorting(facts);
         if !self.sorting {
             others.node.restore(facts);
         }
-    }
-
-    /// Whether the shutdown covers the pod.
-    pub(in super::super) fn has(&self, uid: &PodUid) -> bool {
-        self.current.as_ref().is_some_and(|shutdown| shutdown.terminations.contains_key(uid))
     }
 
     /// Whether the node is announced as drained, or is to be.
@@ -280,12 +252,16 @@ impl Shutdowns {
 
     /// The mode of the shutdown that goes on.
     pub(in super::super) fn mode(&self) -> Option<Detected> {
-        self.current.as_ref().map(|shutdown| shutdown.found)
+        self.current.as_ref().map(|shutdown| shutdown.mode.found)
     }
 
     /// The report about the shutdown that goes on.
-    pub(in super::super) fn status(&self, now: Duration) -> Option<ShutdownStatus> {
-        self.current.as_ref().map(|shutdown| shutdown.status(now))
+    pub(in super::super) fn status(
+        &self,
+        disruptions: &Disruptions,
+        now: Duration,
+    ) -> Option<ShutdownStatus> {
+        self.current.as_ref().map(|shutdown| shutdown.status(disruptions, now))
     }
 }
 

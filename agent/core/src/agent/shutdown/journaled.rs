@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::super::disruptions::Disruptions;
 use super::super::facts::Facts;
 use super::super::out::Out;
-use super::super::own_marks::OwnMarks;
-use super::{Recorded, Release, Shutdown};
+use super::{Release, Shutdown};
 use crate::pod::PodUid;
 use crate::protocol::action::PodRef;
 use crate::protocol::event::ShutdownKind;
@@ -46,14 +46,14 @@ struct JournaledPod {
 
 impl Journaled {
     /// Resumes the shutdown; its marks keep their original times.
-    pub(super) fn restore(&self, shutdown: &mut Shutdown) {
-        let exited = self.pods.iter().filter(|(_, pod)| pod.had_exited);
-        shutdown.exited.extend(exited.map(|(uid, _)| uid.clone()));
-        for (pod, at) in self.marked() {
-            shutdown.recorded.insert(pod.uid.clone(), Recorded::durable(at));
-            shutdown.carried.insert(pod.uid.clone(), (pod, at));
+    pub(super) fn restore(&self, shutdown: &mut Shutdown, disruptions: &mut Disruptions) {
+        for exited in self.pods.values().filter(|pod| pod.had_exited) {
+            disruptions.entry(exited.pod.clone()).had_exited = true;
         }
-        shutdown.mode_is_final =
+        for (pod, at) in self.marked() {
+            disruptions.entry(pod).take_over(at);
+        }
+        shutdown.mode.is_final =
             self.pods.values().any(|pod| pod.acknowledged.contains(&Intent::End));
         if self.released {
             shutdown.release = Release::Released;
@@ -63,7 +63,7 @@ impl Journaled {
     /// Decides about each pod of a shutdown that does not go on. The agent asks the runtime whether
     /// the pod was stopped, or removes its mark. The boot id stays the same, so only the containers
     /// show whether the user space was restarted. Returns whether the shutdown was cancelled.
-    pub(super) fn sort(self, facts: &Facts, out: &mut Out, own_marks: &mut OwnMarks) -> bool {
+    pub(super) fn sort(self, facts: &Facts, out: &mut Out, disruptions: &mut Disruptions) -> bool {
         let soft = self.kind == Some(ShutdownKind::SoftReboot);
         let rebooted = soft && self.released;
         if rebooted {
@@ -73,11 +73,11 @@ impl Journaled {
         for (pod, at) in self.marked_pods() {
             let (reference, had_run) = (pod.pod.clone(), pod.had_run);
             if facts.settings.runtime && (soft || pod.ends) {
-                own_marks.sort(reference, at, had_run);
+                disruptions.sort(reference, at, had_run);
             } else if rebooted {
-                own_marks.confirm(reference, at, had_run);
+                disruptions.confirm(reference, at, had_run);
             } else {
-                own_marks.remove(reference, at);
+                disruptions.remove(reference, at);
             }
         }
         !rebooted && (!soft || !facts.settings.runtime)
@@ -166,7 +166,7 @@ impl JournaledPod {
 pub(in super::super) fn recall(
     journal: &[Record],
     facts: &Facts,
-    own_marks: &mut OwnMarks,
+    disruptions: &mut Disruptions,
 ) -> Option<Journaled> {
     if !facts.settings.enforce {
         return None;
@@ -175,10 +175,10 @@ pub(in super::super) fn recall(
     for mut shutdown in shutdowns(journal) {
         if shutdown.boot_id != facts.settings.boot_id {
             for (pod, at) in shutdown.marked_pods() {
-                own_marks.confirm(pod.pod.clone(), at, pod.had_run);
+                disruptions.confirm(pod.pod.clone(), at, pod.had_run);
             }
-            let exited = shutdown.pods.iter().filter(|(_, pod)| pod.had_exited);
-            exited.for_each(|(uid, _)| own_marks.explain(uid.clone()));
+            let exited = shutdown.pods.values().filter(|pod| pod.had_exited);
+            exited.for_each(|exited| disruptions.explain(exited.pod.clone()));
             continue;
         }
         for (uid, pod) in latest.take().into_iter().flat_map(|before| before.pods) {

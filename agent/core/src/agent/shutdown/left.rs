@@ -1,6 +1,7 @@
 //! Counts the pods that a shutdown leaves without a terminal phase in the API, by reason. So the
 //! agent never claims success for them.
 
+use super::super::disruptions::Disruptions;
 use super::super::facts::Facts;
 use super::super::status::LeftReason;
 use super::run::scope;
@@ -24,19 +25,26 @@ pub(super) fn words(left: &Left) -> String {
 
 /// The pods without a terminal phase that the shutdown does not wait for, except static pods and
 /// the agent's own.
-pub(super) fn left_behind(shutdown: &Shutdown, facts: &Facts) -> Left {
-    let scope = scope(shutdown.found, facts);
+pub(super) fn left_behind(shutdown: &Shutdown, facts: &Facts, disruptions: &Disruptions) -> Left {
+    let scope = scope(shutdown.mode.found, facts);
     let mut left = Left::new();
     for pod in facts.pods.iter() {
         if facts.is_own(&pod.uid) || pod.is_terminal() || pod.source == PodSource::Static {
             continue;
         }
-        let termination = shutdown.terminations.get(&pod.uid);
+        let entry = disruptions.get(&pod.uid);
+        let termination = entry.and_then(|entry| entry.shutdown.as_ref());
         let counted = termination.is_some_and(|termination| {
             termination.reported || termination.is_awaited() || termination.is_unacknowledged()
         });
         if !counted {
-            *left.entry(why(pod, termination, shutdown, &scope)).or_default() += 1;
+            let exited = entry.is_some_and(|entry| entry.had_exited) && termination.is_some();
+            let why = if exited {
+                LeftReason::ExitedBefore
+            } else {
+                why(pod, termination, shutdown, &scope)
+            };
+            *left.entry(why).or_default() += 1;
         }
     }
     left
@@ -49,9 +57,6 @@ fn why(
     scope: &Scope,
 ) -> LeftReason {
     if let Some(termination) = termination {
-        if termination.had_exited {
-            return LeftReason::ExitedBefore;
-        }
         let tolerates = shutdown.came_late(&pod.uid) && pod.details.tolerates_shutdown;
         if tolerates && scope.mode == Mode::Replace && termination.terminator == Terminator::None {
             return LeftReason::ToleratesShutdown;

@@ -1,12 +1,14 @@
 //! Decides which pods a shutdown covers and sends P1, the marks in order of value. ([AP5], [AP6])
 
 use super::super::calls::Verb;
+use super::super::disruptions::Disruptions;
 use super::super::facts::Facts;
 use super::super::mode::Detected;
 use super::super::out::Out;
 use super::super::pod_steps::Why;
+use super::super::writer::Recorded;
 use super::run::scope;
-use super::{Recorded, Shutdown};
+use super::{Origin, Shutdown};
 use crate::pod::{Owner, PodUid, PodView};
 use crate::protocol::action::PodRef;
 use crate::protocol::journal::Record;
@@ -77,19 +79,19 @@ fn unmounts(pod: &PodView) -> bool {
 
 impl Shutdown {
     /// Adds all pods of the node to the shutdown, in order of their marks' value.
-    pub(super) fn enlist_all(&mut self, facts: &Facts) {
+    pub(super) fn enlist_all(&mut self, facts: &Facts, disruptions: &mut Disruptions) {
         let pods: Vec<PodView> = facts.pods.iter().cloned().collect();
         if facts.pods.is_listed() {
             let uids = pods.iter().map(|pod| pod.uid.clone());
             self.present.get_or_insert_with(|| uids.collect());
         }
-        let by_value = pre_mark(&pods, &scope(self.found, facts));
+        let by_value = pre_mark(&pods, &scope(self.mode.found, facts));
         for pod in &pods {
-            self.enlist(pod, facts);
+            self.enlist(pod, facts, disruptions);
         }
         let mut order: Vec<PodUid> = by_value.into_iter().map(|mark| mark.uid).collect();
-        let rest: Vec<_> =
-            self.terminations.keys().filter(|uid| !order.contains(uid)).cloned().collect();
+        let uids = disruptions.covered().map(|termination| &termination.pod.uid);
+        let rest: Vec<_> = uids.filter(|uid| !order.contains(uid)).cloned().collect();
         order.extend(rest);
         self.order = order;
     }
@@ -101,15 +103,17 @@ impl Shutdown {
 
     /// Adds a pod to the shutdown, or updates its state there. Pods that appear during a shutdown
     /// are part of it like any other.
-    pub(super) fn enlist(&mut self, pod: &PodView, facts: &Facts) {
+    pub(super) fn enlist(&mut self, pod: &PodView, facts: &Facts, disruptions: &mut Disruptions) {
         let now = facts.clock.now().wall;
         let lives = facts.kubelet.lives();
-        let scope = scope(self.found, facts);
+        let scope = scope(self.mode.found, facts);
         // systemd stops the kubelet: its report is not awaited.
-        let terminator = terminator(pod, &scope, self.found, lives && !self.unannounced);
+        let terminator =
+            terminator(pod, &scope, self.mode.found, lives && self.origin != Origin::Unannounced);
         let wanted = mark_reason(pod, &scope).is_some();
-        let known = self.terminations.get(&pod.uid);
-        let exited = self.is_left_exited(&pod.uid);
+        let entry = disruptions.get(&pod.uid);
+        let known = entry.and_then(|entry| entry.shutdown.as_ref());
+        let exited = entry.is_some_and(|entry| entry.had_exited);
         let is_left = self.came_late(&pod.uid) && comes_again(pod, terminator);
         let terminator = match (exited, is_left) {
             // Its kubelet came back, and reports how the pod had ended.
@@ -119,7 +123,7 @@ impl Shutdown {
         };
         let wanted = wanted && !exited && (!is_left || pod.ends_with_its_sandbox());
         if lives && known.is_some_and(|termination| more_is_to_come(termination, pod)) {
-            self.progress = true;
+            self.work.progress = true;
             return;
         }
         let known = known.is_some();
@@ -127,12 +131,12 @@ impl Shutdown {
             return;
         }
         // A mark of the previous shutdown is repeated unchanged, with its own time.
-        let carried_at = self.carried.get(&pod.uid).map(|(_, at)| *at);
+        let entry = disruptions.entry(PodRef::of(pod));
+        let carried_at = entry.taken_over();
         let (carried, marked_at) = (carried_at.is_some(), carried_at.unwrap_or(now));
-        let termination = self
-            .terminations
-            .entry(pod.uid.clone())
-            .or_insert_with(|| PodTermination::new(PodRef::of(pod), terminator, marked_at));
+        let termination = entry
+            .shutdown
+            .get_or_insert_with(|| PodTermination::new(PodRef::of(pod), terminator, marked_at));
         if !known {
             self.order.push(pod.uid.clone());
             if carried {
@@ -142,7 +146,6 @@ impl Shutdown {
             }
         }
         (termination.had_run, termination.is_deleted) = (pod.has_run, pod.is_terminating());
-        termination.had_exited = exited;
         if terminator == Terminator::Stop && wanted && !carried && pod.ends_with_its_sandbox() {
             termination.exit_check.want();
         }
@@ -159,10 +162,10 @@ impl Shutdown {
             termination.fail.drop_it();
         }
         if pod.is_terminal() {
-            self.progress |= !termination.reported;
+            self.work.progress |= !termination.reported;
             termination.seen_terminal = true;
             termination.acknowledge();
-            termination.unmounts = self.found.mode == Mode::Replace && unmounts(pod);
+            termination.unmounts = self.mode.found.mode == Mode::Replace && unmounts(pod);
         } else if pod.is_disrupted() && !carried {
             settle_mark(termination, pod);
         } else if wanted {
@@ -172,9 +175,15 @@ impl Shutdown {
 
     /// Takes a new state of the pod. Gives a record that a pod which was marked before it had run
     /// has started: after a boot no clock says so for sure.
-    pub(super) fn see_pod(&mut self, pod: &PodView, facts: &Facts) -> Option<Record> {
-        let known = self.terminations.get_mut(&pod.uid);
-        let recorded = self.recorded.contains_key(&pod.uid);
+    pub(super) fn see_pod(
+        &mut self,
+        pod: &PodView,
+        facts: &Facts,
+        disruptions: &mut Disruptions,
+    ) -> Option<Record> {
+        let entry = disruptions.get_mut(&pod.uid);
+        let recorded = entry.as_ref().is_some_and(|entry| entry.recorded.is_some());
+        let known = entry.and_then(|entry| entry.shutdown.as_mut());
         let had_not_run = known.as_ref().is_some_and(|it| !it.had_run && recorded);
         let listed = known.is_some();
         // A phase that the API showed, or that it took from us, was reverted by another writer.
@@ -185,36 +194,42 @@ impl Shutdown {
             termination.seen_terminal = false;
         }
         if listed || !self.is_released() {
-            self.enlist(pod, facts);
+            self.enlist(pod, facts, disruptions);
         }
-        let started = self.terminations.get(&pod.uid).filter(|it| had_not_run && it.had_run);
+        let started = disruptions.covering(&pod.uid).filter(|it| had_not_run && it.had_run);
         started.map(PodTermination::mark_intent)
     }
 
     /// A restore of etcd may have undone what the API had acknowledged: that is due again.
-    pub(super) fn restored(&mut self, facts: &Facts) {
+    pub(super) fn restored(facts: &Facts, disruptions: &mut Disruptions) {
         let now = facts.clock.now().wall;
-        for (uid, termination) in &mut self.terminations {
-            if let Some(pod) = facts.pods.get(uid) {
+        for termination in disruptions.covered_mut() {
+            if let Some(pod) = facts.pods.get(&termination.pod.uid) {
                 termination.repeat_undone(pod, now);
             }
         }
     }
 
     /// Notes that the API no longer has the pod.
-    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
-        if let Some(termination) = self.terminations.get_mut(uid) {
-            self.progress |= !termination.reported;
+    pub(super) fn pod_gone(&mut self, uid: &PodUid, disruptions: &mut Disruptions) {
+        if let Some(termination) = disruptions.covering_mut(uid) {
+            self.work.progress |= !termination.reported;
             termination.acknowledge();
         }
     }
 
     /// Sends P1, and later the marks that are still open.
-    pub(super) fn send_marks(&mut self, facts: &Facts, out: &mut Out) {
+    pub(super) fn send_marks(
+        &mut self,
+        facts: &Facts,
+        out: &mut Out,
+        disruptions: &mut Disruptions,
+    ) {
         let may_end = self.may_end(&facts.clock);
-        let checks_over = facts.clock.reached(self.at(self.ends.pre_mark / 2));
+        let checks_over = facts.clock.reached(self.window.at(self.window.ends.pre_mark / 2));
         for uid in &out.refusals.in_turn(&[PATCH_STATUS], self.order.iter()) {
-            let Some(termination) = self.terminations.get_mut(uid) else { continue };
+            let Some(entry) = disruptions.get_mut(uid) else { continue };
+            let Some(termination) = &mut entry.shutdown else { continue };
             if termination.reported
                 || termination.read.is_open()
                 || !termination.mark.is_due(&facts.clock)
@@ -240,17 +255,17 @@ impl Shutdown {
                 termination.mark.give_up();
                 continue;
             }
-            let known = self.recorded.get(uid).filter(|known| known.at == termination.marked_at);
-            let recorded = known.copied().unwrap_or_else(|| Recorded {
+            let known = entry.recorded.filter(|known| known.at == termination.marked_at);
+            let recorded = known.unwrap_or_else(|| Recorded {
                 at: termination.marked_at,
                 since: facts.clock.monotonic(),
                 until: out.journal.append([termination.mark_intent()]),
             });
-            self.recorded.insert(uid.clone(), recorded);
+            entry.recorded = Some(recorded);
             // After a loss of power, a mark that is not on the disk has no known origin. If the
             // disk is too slow, or no time is left, the agent sends the mark anyway. A mark that is
             // not sent explains nothing.
-            if may_end && recorded.is_awaited(self.ends.intent, &facts.clock, &out.journal) {
+            if may_end && recorded.is_awaited(self.window.ends.intent, &facts.clock, &out.journal) {
                 continue;
             }
             if !out.refusals.may_ask(PATCH_STATUS, &facts.clock) {
@@ -259,15 +274,16 @@ impl Shutdown {
             termination.send_mark(pod, Why::Shutdown, out);
         }
     }
+}
 
-    /// Reads pods again whose writes met a conflict.
-    pub(super) fn send_reads(&mut self, facts: &Facts, out: &mut Out) {
-        for (uid, termination) in &mut self.terminations {
-            // A removal by the previous shutdown that is still under way would be newer than the
-            // read.
-            if !(self.carried.contains_key(uid) && out.calls.is_busy_with(uid)) {
-                termination.ask(Verb::Read, Why::Shutdown, &facts.clock, out);
-            }
+/// Reads pods again whose writes met a conflict.
+pub(super) fn send_reads(facts: &Facts, out: &mut Out, disruptions: &mut Disruptions) {
+    for entry in disruptions.iter_mut() {
+        let taken_over = entry.taken_over().is_some();
+        let Some(termination) = &mut entry.shutdown else { continue };
+        // A removal by the previous shutdown that is still under way would be newer than the read.
+        if !(taken_over && out.calls.is_busy_with(&termination.pod.uid)) {
+            termination.ask(Verb::Read, Why::Shutdown, &facts.clock, out);
         }
     }
 }

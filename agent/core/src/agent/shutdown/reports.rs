@@ -1,6 +1,7 @@
 //! Runs P4, and writes the phase wherever the agent has to. ([AP2], [AP3])
 
 use super::super::calls::Verb;
+use super::super::disruptions::Disruptions;
 use super::super::facts::Facts;
 use super::super::out::Out;
 use super::super::pod_steps::Why;
@@ -13,37 +14,36 @@ use crate::termination::progress::{PATCH_STATUS, PodTermination, Terminator};
 impl Shutdown {
     /// Asks the runtime about every pod without a report. Where it proves that all containers have
     /// exited, the agent writes the report in the kubelet's place.
-    pub(super) fn inspect_the_rest(&mut self, facts: &Facts) {
+    pub(super) fn inspect_the_rest(&mut self, facts: &Facts, disruptions: &mut Disruptions) {
         let may = facts.settings.runtime && matches!(self.release, Release::Holding);
-        if !may || std::mem::replace(&mut self.inspected, true) {
+        if !may || std::mem::replace(&mut self.work.inspected, true) {
             return;
         }
-        for termination in self.terminations.values_mut() {
-            let ours = !termination.had_exited && !termination.fail.is_wanted();
+        for entry in disruptions.iter_mut() {
+            let had_exited = entry.had_exited;
+            let Some(termination) = &mut entry.shutdown else { continue };
+            let ours = !had_exited && !termination.fail.is_wanted();
             if termination.is_awaited() && ours {
                 termination.inspect.want();
             }
         }
     }
 
-    /// Sends the runtime checks that are due.
-    pub(super) fn send_inspects(&mut self, facts: &Facts, out: &mut Out) {
-        for termination in self.terminations.values_mut() {
-            if !termination.reported {
-                termination.ask(Verb::Inspect, Why::Shutdown, &facts.clock, out);
-            }
-        }
-    }
-
     /// Writes the phases that are ours. Under a dead kubelet the agent writes as soon as the end is
     /// verified. Alongside a live kubelet it writes only at the end of the available time.
-    pub(super) fn send_fails(&mut self, facts: &Facts, out: &mut Out) {
+    pub(super) fn send_fails(
+        &mut self,
+        facts: &Facts,
+        out: &mut Out,
+        disruptions: &mut Disruptions,
+    ) {
         let lives = facts.kubelet.lives();
         // After the release the agent leaves a live kubelet alone.
-        let at_the_end = self.step >= Step::LastWrites && !self.is_released();
+        let at_the_end = self.work.step >= Step::LastWrites && !self.is_released();
         let mut stale = false;
-        for uid in &out.refusals.in_turn(&[PATCH_STATUS], self.terminations.keys()) {
-            let Some(termination) = self.terminations.get_mut(uid) else { continue };
+        let uids = disruptions.covered().map(|termination| &termination.pod.uid);
+        for uid in &out.refusals.in_turn(&[PATCH_STATUS], uids) {
+            let Some(termination) = disruptions.covering_mut(uid) else { continue };
             let reading = termination.read.is_open() || termination.inspect.is_open();
             if termination.reported || reading || !termination.fail.is_due(&facts.clock) {
                 continue;
@@ -83,8 +83,15 @@ impl Shutdown {
             termination.send_fail(pod, Why::Shutdown, &facts.clock, out);
         }
         if stale {
-            self.send_inspects(facts, out);
+            send_inspects(facts, out, disruptions);
         }
+    }
+}
+
+/// Sends the runtime checks that are due.
+pub(super) fn send_inspects(facts: &Facts, out: &mut Out, disruptions: &mut Disruptions) {
+    for termination in disruptions.covered_mut().filter(|termination| !termination.reported) {
+        termination.ask(Verb::Inspect, Why::Shutdown, &facts.clock, out);
     }
 }
 

@@ -41,11 +41,11 @@ pub(super) const ONE_EACH: Faults = Faults { refusals: 1, lost_replies: 1, ..CAN
 
 /// A cancelled shutdown under a live kubelet, with one pod.
 pub const CANCELLED: Scope =
-    Scope { name: "agent-lives-cancel", states: 2_881, pods: ONE, faults: CANCEL, ..LIVES };
+    Scope { name: "agent-lives-cancel", states: 2_725, pods: ONE, faults: CANCEL, ..LIVES };
 /// A cancelled shutdown, in which the agent dies.
 pub(super) const CANCELLED_RESTARTED: Scope = Scope {
     name: "agent-lives-cancel-restart",
-    states: 49_821,
+    states: 49_665,
     other_lock: true,
     faults: CANCEL_RESTART,
     ..CANCELLED
@@ -64,7 +64,7 @@ pub const SMALL: &[Scope] = &[
     CANCELLED,
     CANCELLED_RESTARTED,
     Scope { name: "agent-stopped-cancel", states: 1_078, faults: CANCEL, ..STOPPED },
-    Scope { name: "agent-shuts-down-cancel", states: 13_594, faults: CANCEL, ..SHUTS_DOWN },
+    Scope { name: "agent-shuts-down-cancel", states: 12_442, faults: CANCEL, ..SHUTS_DOWN },
     Scope {
         name: "agent-lives-restart",
         states: 3_058,

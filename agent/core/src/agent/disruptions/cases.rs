@@ -12,7 +12,7 @@ use super::super::facts::Facts;
 use super::super::notices::{POD_LOST, RECOVERED};
 use super::super::out::Out;
 use super::super::pod_steps::{Goal, Meaning, Why as Of};
-use super::OwnMarks;
+use super::{Disruptions, Mark, MarkedAt, PodDisruption};
 use crate::pod::{PodRef, PodSource, PodUid, PodView};
 use crate::protocol::action::Purpose;
 use crate::protocol::event::RuntimeState;
@@ -28,7 +28,7 @@ pub(super) struct Case {
     calls: PodTermination,
     why: Why,
     /// The end of the runtime checks, on CLOCK_MONOTONIC.
-    ask_until: Duration,
+    ask_until: Option<Duration>,
 }
 
 /// Why the mark is in question.
@@ -52,19 +52,14 @@ pub(super) enum Why {
 }
 
 impl Case {
-    /// `had_run`: whether the pod had run when it was marked. `asks`: whether only a clock or a
-    /// plan says that nothing of it runs, so that the runtime decides.
-    pub(super) fn new(
-        (pod, at, had_run): (PodRef, Timestamp, bool),
-        why: Why,
-        asks: bool,
-        ask_until: Duration,
-    ) -> Self {
-        let mut calls = PodTermination::new(pod, Terminator::None, at);
-        calls.had_run = had_run;
+    /// `ask_until`: until when the runtime is asked, where only a clock says that nothing of the
+    /// pod runs. It also decides where only a plan says so.
+    pub(super) fn new(pod: PodRef, mark: MarkedAt, why: Why, ask_until: Option<Duration>) -> Self {
+        let mut calls = PodTermination::new(pod, Terminator::None, mark.at);
+        calls.had_run = mark.had_run;
         // The cached state may be older than the write in question.
         calls.read = Attempt::wanted();
-        if asks {
+        if ask_until.is_some() || matches!(why, Why::Unsorted(_)) {
             calls.inspect = Attempt::wanted();
         }
         Self { calls, why, ask_until }
@@ -89,10 +84,10 @@ impl Case {
         !self.is_removal() && !self.is_unsorted()
     }
 
-    /// The mark, if it may stand on a pod that lives on in this boot.
-    pub(super) fn stands_since(self) -> Option<(PodRef, Timestamp)> {
+    /// The mark's time, if it may stand on a pod that lives on in this boot.
+    pub(super) fn stands_since(&self) -> Option<Timestamp> {
         let stands = !self.is_recovery() && self.why != Why::Absent;
-        stands.then_some((self.calls.pod, self.calls.marked_at))
+        stands.then_some(self.calls.marked_at)
     }
 
     fn pace(&self) -> Pace {
@@ -171,7 +166,8 @@ impl Case {
         // The agent asks the runtime and the API at the same time, because the kubelet is about to
         // report.
         let is_lost = matches!(why, Why::Lost | Why::MaybeLost);
-        if is_lost && calls.inspect.is_open() && facts.clock.reached(*ask_until) {
+        let over = |at: Duration| facts.clock.reached(at);
+        if is_lost && calls.inspect.is_open() && ask_until.is_some_and(over) {
             out.calls.log(true, Some(&calls.pod), "nothing proves that it does not run");
             return Step::Settled;
         }
@@ -222,12 +218,23 @@ impl Case {
     }
 }
 
-impl OwnMarks {
+impl PodDisruption {
+    /// Ends the case, and returns it.
+    fn settle(&mut self) -> Option<Case> {
+        let case = self.case()?.clone();
+        let removed = case.is_removal().then_some(Mark::Removed(case.calls.marked_at));
+        self.mark = removed.unwrap_or_default();
+        Some(case)
+    }
+}
+
+impl Disruptions {
     /// Advances all cases. What a boot left is not urgent in a shutdown.
     pub(super) fn advance_cases(&mut self, facts: &Facts, out: &mut Out) {
         let boot = facts.surely_before_boot();
         let mut settled = Vec::new();
-        for (uid, case) in &mut self.cases {
+        for (uid, entry) in &mut self.pods {
+            let Mark::InQuestion(case) = &mut entry.mark else { continue };
             if facts.situation.runs && !case.is_removal() {
                 continue;
             }
@@ -244,10 +251,8 @@ impl OwnMarks {
 
     /// Ends a case.
     fn settle(&mut self, uid: &PodUid, out: &mut Out) {
-        let Some(case) = self.cases.remove(uid) else { return };
-        if case.is_removal() {
-            self.removed.insert(uid.clone(), (case.calls.pod, case.calls.marked_at));
-        } else if case.is_recovery() && self.recoveries() == 0 {
+        let Some(case) = self.pods.get_mut(uid).and_then(PodDisruption::settle) else { return };
+        if case.is_recovery() && self.recoveries() == 0 {
             let written = std::mem::take(&mut self.recovered);
             let text = format!("boot recovery: all pods checked, {written} corrected");
             out.calls.log(false, None, text.clone());
@@ -266,7 +271,7 @@ impl OwnMarks {
         facts: &Facts,
         out: &mut Out,
     ) {
-        let Some(case) = self.cases.get_mut(uid) else { return };
+        let Some(case) = self.case_mut(uid) else { return };
         let result = match answer {
             Answer::Runtime(state) => return self.was_inspected(uid, state, facts, out),
             Answer::Read(_) if !case.calls.read.is_in_flight() => return,
@@ -330,7 +335,7 @@ impl OwnMarks {
     ) {
         let now = facts.clock.monotonic();
         let noted = facts.settings.booted_at.is_some();
-        let Some(case) = self.cases.get_mut(uid) else { return };
+        let Some(case) = self.case_mut(uid) else { return };
         if !case.calls.inspect.is_in_flight() {
             return;
         }

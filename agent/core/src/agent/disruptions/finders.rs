@@ -12,8 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::super::facts::Facts;
 use super::super::out::Out;
-use super::OwnMarks;
 use super::cases::{Why, remedy};
+use super::{Disruptions, PodDisruption};
 use crate::pod::{Disruption, PodRef, PodUid, PodView, TERMINATION_BY_KUBELET};
 use crate::termination::patches::{self, stands};
 
@@ -52,7 +52,7 @@ impl Facts {
     }
 }
 
-impl OwnMarks {
+impl Disruptions {
     /// Finds pods of the first list that show containers running since before this boot. They
     /// cannot run any more. The agent marks them before the kubelet notices and reports them as
     /// failures of their own. ([W5])
@@ -84,7 +84,8 @@ impl OwnMarks {
                 continue;
             };
             let is_open = || remedy(pod, why, (now.wall, true), None, now.wall).is_some();
-            if !self.explained.contains(&pod.uid) && is_open() {
+            let is_explained = self.get(&pod.uid).is_some_and(|entry| entry.past.is_explained);
+            if !is_explained && is_open() {
                 out.calls.log(true, Some(&PodRef::of(pod)), text);
                 self.add_lost(PodRef::of(pod), why, now, facts.settings.runtime);
             }
@@ -113,7 +114,8 @@ impl OwnMarks {
             // If the runtime can tell whether such a pod was stopped, the agent asks it.
             // (`survivors.rs`)
             let asks = facts.settings.runtime && pod.ends_with_its_sandbox();
-            if since.is_some() && !asks && stands(pod, at) && !self.knows(&pod.uid) {
+            let is_explained = self.get(&pod.uid).is_some_and(PodDisruption::explains_mark);
+            if since.is_some() && !asks && stands(pod, at) && !is_explained {
                 let pod = PodRef::of(pod);
                 out.calls.log(
                     true,
@@ -123,14 +125,6 @@ impl OwnMarks {
                 self.remove(pod, at);
             }
         }
-    }
-
-    /// Whether the pod's condition has an explanation: it was removed, is in question, or stays.
-    fn knows(&self, uid: &PodUid) -> bool {
-        self.cases.contains_key(uid)
-            || self.explained.contains(uid)
-            || self.removed.contains_key(uid)
-            || self.kept.contains_key(uid)
     }
 
     /// Finds conditions of pressure on live pods. An earlier agent was killed between the mark and
@@ -153,7 +147,7 @@ impl OwnMarks {
         let boot = facts.surely_before_boot();
         for pod in facts.pods.iter().filter(|pod| !evicts(&pod.uid)) {
             let Some(at) = self.stale_since(pod, boot, facts) else { continue };
-            if self.found.insert((pod.uid.clone(), at.as_second())) {
+            if self.entry(PodRef::of(pod)).past.found.insert(at.as_second()) {
                 let text = "a condition of an eviction that was not carried out is taken back";
                 out.calls.log(true, Some(&PodRef::of(pod)), text);
                 self.remove(PodRef::of(pod), at);
@@ -176,15 +170,16 @@ impl OwnMarks {
         let since = ours.since?;
         // A pod that ran before this boot has ended with the machine, and its condition states why.
         let cut = pod.running_since.zip(boot).is_some_and(|(since, boot)| since < boot);
-        let known = self.found.contains(&(pod.uid.clone(), since.as_second()));
+        let past = self.get(&pod.uid).map(|entry| &entry.past);
+        let known = past.is_some_and(|past| past.found.contains(&since.as_second()));
         if cut && pod.ends_with_its_sandbox() || known || pod.is_terminal() || pod.is_to_end() {
             return None;
         }
         let now = facts.clock.now();
         let age = Duration::try_from(now.wall.duration_since(since)).unwrap_or_default();
         let old = facts.clock.reached(now.monotonic + AGE_MIN.saturating_sub(age));
-        let ended = self.ended_victims.get(&pod.uid);
-        let rested = ended.is_none_or(|at| facts.clock.reached(*at + AGE_MIN));
+        let ended = past.and_then(|past| past.eviction_ended_at);
+        let rested = ended.is_none_or(|at| facts.clock.reached(at + AGE_MIN));
         (old && rested).then_some(since)
     }
 }

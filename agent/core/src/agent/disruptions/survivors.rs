@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::super::calls::{Part, Verb};
 use super::super::facts::Facts;
 use super::super::out::Out;
-use super::OwnMarks;
+use super::{Disruptions, Mark, PodDisruption, Why};
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::PodRef;
 use crate::protocol::event::RuntimeState;
@@ -23,23 +23,12 @@ const VOUCHES: Duration = Duration::from_mins(1);
 /// How long after a stop without an answer the runtime may still carry it out.
 const STOP_LATE: Duration = Duration::from_secs(10);
 
-/// Runtime checks of pods that live on under a mark of ours.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Survivors {
-    inspections: BTreeMap<PodUid, Inspection>,
-}
-
+/// A runtime check of a pod that lives on under a mark of ours.
 #[derive(Clone, Debug)]
-struct Inspection {
+pub(super) struct Inspection {
     attempt: Attempt,
     /// The earliest time of the next check, on CLOCK_MONOTONIC.
     due_at: Duration,
-}
-
-impl Survivors {
-    pub(super) fn pod_gone(&mut self, uid: &PodUid) {
-        self.inspections.remove(uid);
-    }
 }
 
 /// Whether the runtime shows that a container of the pod may run.
@@ -47,7 +36,7 @@ fn may_run(state: &RuntimeState) -> bool {
     state.containers.iter().any(|container| !container.exited)
 }
 
-impl OwnMarks {
+impl Disruptions {
     /// Finds pods that live on under a mark of ours, whatever the clocks say, and removes the mark.
     /// A live kubelet has already reported what does not run, and the runtime shows what does.
     /// ([ST7])
@@ -62,21 +51,22 @@ impl OwnMarks {
             && !facts.situation.journaled
             && facts.pods.is_listed();
         let suspects = if ready { self.suspects(facts, evicts) } else { BTreeMap::new() };
-        self.survivors.inspections.retain(|uid, inspection| {
-            suspects.contains_key(uid) || inspection.attempt.is_in_flight()
-        });
+        for (uid, entry) in &mut self.pods {
+            let inspection = &mut entry.past.inspection;
+            inspection.take_if(|it| !suspects.contains_key(uid) && !it.attempt.is_in_flight());
+        }
         if suspects.is_empty() || !kubelet_vouches(facts) {
             return;
         }
-        for (uid, (pod, at)) in suspects {
+        for (pod, at) in suspects.into_values() {
             if !facts.settings.runtime {
                 self.survives(pod, at, out);
                 continue;
             }
             let due_at = facts.clock.monotonic();
-            let inspection = self.survivors.inspections.entry(uid.clone());
+            let inspection = &mut self.entry(pod.clone()).past.inspection;
             let inspection =
-                inspection.or_insert_with(|| Inspection { attempt: Attempt::wanted(), due_at });
+                inspection.get_or_insert_with(|| Inspection { attempt: Attempt::wanted(), due_at });
             let due =
                 inspection.attempt.is_due(&facts.clock) && facts.clock.reached(inspection.due_at);
             if due && out.calls.has_room_to_inspect() {
@@ -94,9 +84,10 @@ impl OwnMarks {
     ) -> BTreeMap<PodUid, (PodRef, Timestamp)> {
         let suspect = |pod: &PodView| {
             let at = pod.disruption.as_ref()?.since?;
-            let known = self.found.contains(&(pod.uid.clone(), at.as_second()))
-                || self.cases.contains_key(&pod.uid)
-                || evicts(&pod.uid);
+            let is_handled = |entry: &PodDisruption| {
+                entry.past.found.contains(&at.as_second()) || entry.case().is_some()
+            };
+            let known = self.get(&pod.uid).is_some_and(is_handled) || evicts(&pod.uid);
             let lives = stands(pod, at) && pod.running_since.is_some();
             (lives && !known).then(|| (pod.uid.clone(), (PodRef::of(pod), at)))
         };
@@ -116,9 +107,11 @@ impl OwnMarks {
         if stopped || facts.situation.runs {
             return;
         }
-        let Some((pod, at, had_run)) = self.kept.remove(uid) else { return };
+        let Some(entry) = self.get_mut(uid) else { return };
+        let Mark::Kept(mark) = entry.mark else { return };
         let wait = if result.is_ok() { Duration::ZERO } else { STOP_LATE };
-        self.sort_from(facts.clock.monotonic() + wait, pod, at, had_run);
+        let from = facts.clock.monotonic() + wait;
+        entry.question(mark, Why::Unsorted(from), None);
     }
 
     /// Takes the runtime's response about a pod under a mark.
@@ -131,7 +124,10 @@ impl OwnMarks {
         evicts: &dyn Fn(&PodUid) -> bool,
     ) {
         let now = facts.clock.monotonic();
-        let Some(inspection) = self.survivors.inspections.get_mut(uid) else { return };
+        let entry = self.get_mut(uid);
+        let Some(inspection) = entry.and_then(|entry| entry.past.inspection.as_mut()) else {
+            return;
+        };
         let state = match state {
             Ok(state) => state,
             Err(failure) => {
@@ -151,8 +147,9 @@ impl OwnMarks {
     fn survives(&mut self, pod: PodRef, at: Timestamp, out: &mut Out) {
         let text = "it runs under a condition of ours, which is taken back";
         out.calls.log(true, Some(&pod), text);
-        self.survivors.inspections.remove(&pod.uid);
-        self.found.insert((pod.uid.clone(), at.as_second()));
+        let past = &mut self.entry(pod.clone()).past;
+        past.inspection = None;
+        past.found.insert(at.as_second());
         self.remove(pod, at);
     }
 }
