@@ -148,11 +148,11 @@ impl Abandoned {
     ) {
         let Some(case) = self.cases.get_mut(uid) else { return };
         match answer {
-            Answer::Runtime(result) if case.calls.inspect.is_in_flight() => {
-                case.calls.inspect.done();
+            Answer::Runtime(result) if case.calls.report.inspect.is_in_flight() => {
+                case.calls.report.inspect.done();
                 case.was_inspected(result.as_ref().ok(), facts, out);
             }
-            Answer::Written(..) if case.calls.fail.is_in_flight() => {
+            Answer::Written(..) if case.calls.report.write.is_in_flight() => {
                 case.was_written(verb, answer, facts, out);
             }
             _ => {}
@@ -164,18 +164,18 @@ impl Case {
     fn advance(&mut self, pod: &PodView, facts: &Facts, out: &mut Out) {
         let now = facts.clock.monotonic();
         let calls = &mut self.calls;
-        let under_way = calls.inspect.is_in_flight() || calls.fail.is_in_flight();
+        let under_way = calls.report.inspect.is_in_flight() || calls.report.write.is_in_flight();
         if under_way || out.calls.is_busy_with(&pod.uid) {
             return;
         }
-        if let Some((at, lost)) = calls.proven_at.zip(self.lost) {
+        if let Some((at, lost)) = calls.report.proven_at.zip(self.lost) {
             if out.refusals.forbids_for(PATCH_STATUS, &pod.uid) {
-                calls.proven_at = None;
+                calls.report.proven_at = None;
                 self.due_at = now + FORBIDDEN_FOR;
             } else if facts.clock.reached(at + PROOF_LASTS) {
-                calls.proven_at = None;
+                calls.report.proven_at = None;
             } else if out.calls.has_room() && out.refusals.may_ask(PATCH_STATUS, &facts.clock) {
-                calls.proven_at = None;
+                calls.report.proven_at = None;
                 let why = Why::Abandoned { disrupted: !lost.own_fault };
                 calls.send_fail(pod, why, &facts.clock, out);
                 return;
@@ -184,7 +184,7 @@ impl Case {
             }
         }
         if facts.clock.reached(self.due_at) && out.calls.has_room_to_inspect() {
-            calls.inspect.sent();
+            calls.report.inspect.sent();
             out.calls.ask_runtime(Part::Abandoned, Verb::Inspect, calls.pod.clone());
         }
     }
@@ -206,7 +206,7 @@ impl Case {
             return;
         }
         if enforces(facts) {
-            self.calls.proven_at = Some(now);
+            self.calls.report.proven_at = Some(now);
         } else if !std::mem::replace(&mut self.reported, true) {
             *out.status.would_have.entry(WouldHave::FailStuck).or_default() += 1;
             let text = format!("Would be failed if the agent were set to enforce: {CAUSE}.");
@@ -229,7 +229,8 @@ impl Case {
             _ => WAIT / 4,
         };
         self.due_at = facts.clock.monotonic() + wait;
-        (self.calls.fail, self.calls.inspect) = (Attempt::default(), Attempt::default());
+        (self.calls.report.write, self.calls.report.inspect) =
+            (Attempt::default(), Attempt::default());
         self.calls.read = Attempt::default();
     }
 }

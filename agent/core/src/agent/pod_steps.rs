@@ -149,11 +149,11 @@ impl PodTermination {
     fn attempt(&mut self, verb: Verb) -> &mut Attempt {
         match verb {
             Verb::Read => &mut self.read,
-            Verb::ExitCheck => &mut self.exit_check,
-            Verb::Inspect => &mut self.inspect,
-            Verb::End | Verb::Stop => &mut self.end,
-            Verb::Patch(Purpose::Fail) => &mut self.fail,
-            Verb::Patch(_) => &mut self.mark,
+            Verb::ExitCheck => &mut self.mark.exit_check,
+            Verb::Inspect => &mut self.report.inspect,
+            Verb::End | Verb::Stop => &mut self.end.call,
+            Verb::Patch(Purpose::Fail) => &mut self.report.write,
+            Verb::Patch(_) => &mut self.mark.write,
         }
     }
 
@@ -172,8 +172,8 @@ impl PodTermination {
             Why::Eviction(message) => message,
             _ => patches::SHUTDOWN_MESSAGE,
         };
-        let body = patches::pressed(pod, self.marked_at, message);
-        self.mark.sent();
+        let body = patches::pressed(pod, self.mark.at, message);
+        self.mark.write.sent();
         out.calls.patch(why.part(), Purpose::Mark, &self.pod, body);
     }
 
@@ -183,12 +183,12 @@ impl PodTermination {
     /// with the sandbox.
     pub(super) fn send_end(&mut self, pod: &PodView, why: Why<'_>, out: &mut Out) {
         let part = why.part();
-        if self.terminator != Terminator::Stop {
-            self.end.sent();
+        if self.end.by != Terminator::Stop {
+            self.end.call.sent();
             let version = self.version_to_end(pod);
-            let (grace_seconds, of) = (self.grace_seconds, self.pod.clone());
+            let (grace_seconds, of) = (self.end.grace_seconds, self.pod.clone());
             let task = Task::Pod(part, Verb::End, of.uid.clone());
-            let action = if self.terminator == Terminator::Deadline {
+            let action = if self.end.by == Terminator::Deadline {
                 Action::PatchPod { pod: of, body: patches::deadline(pod, &version) }
             } else {
                 Action::DeletePod { pod: of, version, grace_seconds }
@@ -196,29 +196,32 @@ impl PodTermination {
             return out.calls.send(task, action);
         }
         let evicts = part == Part::Eviction;
-        let reach =
-            if evicts && !self.end.may_have_applied() { Reach::Containers } else { Reach::Pod };
-        let wait = stop_timeout::after(self.end.failures(), part == Part::Shutdown);
-        self.end.sent();
-        out.calls.stop(part, pod, self.grace_seconds, reach, wait);
+        let reach = if evicts && !self.end.call.may_have_applied() {
+            Reach::Containers
+        } else {
+            Reach::Pod
+        };
+        let wait = stop_timeout::after(self.end.call.failures(), part == Part::Shutdown);
+        self.end.call.sent();
+        out.calls.stop(part, pod, self.end.grace_seconds, reach, wait);
     }
 
     /// Whether the phase is due on a proof that is fresh; otherwise requests another proof.
     pub(super) fn may_fail(&mut self, clock: &Clock) -> bool {
-        if !self.fail.is_due(clock) {
+        if !self.report.write.is_due(clock) {
             return false;
         }
         let now = clock.monotonic();
-        let fresh = self.proven_at.is_some_and(|at| now < at + PROOF_LASTS);
-        if !fresh && !self.inspect.is_open() {
-            self.inspect.want_again();
+        let fresh = self.report.proven_at.is_some_and(|at| now < at + PROOF_LASTS);
+        if !fresh && !self.report.inspect.is_open() {
+            self.report.inspect.want_again();
         }
         fresh
     }
 
     /// Writes the phase.
     pub(super) fn send_fail(&mut self, pod: &PodView, why: Why<'_>, clock: &Clock, out: &mut Out) {
-        self.fail.sent();
+        self.report.write.sent();
         let body = why.failed(pod, clock);
         out.calls.patch(why.part(), Purpose::Fail, &self.pod, body);
     }
@@ -261,11 +264,11 @@ impl PodTermination {
         facts: &Facts,
         out: &mut Out,
     ) -> Meaning {
-        let right = if verb == Verb::End { self.terminator.right() } else { Some(PATCH_STATUS) };
+        let right = if verb == Verb::End { self.end.by.right() } else { Some(PATCH_STATUS) };
         let right = right.filter(|_| !matches!(goal.why, Why::OwnMark));
         let refusal = right.map(|right| out.hear_of_right(facts, right, &self.pod.uid, result));
         // The mode has changed since: now the runtime terminates the pod.
-        if verb == Verb::End && self.terminator == Terminator::Stop {
+        if verb == Verb::End && self.end.by == Terminator::Stop {
             return Meaning::Again;
         }
         let rule = goal.why.rule(verb, refusal.unwrap_or(Refusal::Final));
@@ -290,7 +293,7 @@ impl PodTermination {
                 self.read.want_again();
                 // The runtime's proof is older than the attempt.
                 if verb == Verb::Patch(Purpose::Fail) {
-                    self.inspect.want_again();
+                    self.report.inspect.want_again();
                 }
                 Meaning::Again
             }
@@ -310,13 +313,13 @@ impl PodTermination {
         match result {
             Ok(state) if goal.why.has_ended(state) => {
                 self.attempt(verb).done();
-                if self.terminator == Terminator::Stop {
-                    self.end.done();
+                if self.end.by == Terminator::Stop {
+                    self.end.call.done();
                 }
                 self.is_proven(state, facts, out)
             }
             Ok(_) => {
-                self.fail.drop_it();
+                self.report.write.drop_it();
                 self.attempt(verb).failed(now, goal.pace, None);
                 if verb == Verb::Stop {
                     let text = "it still runs after its stop; it is stopped again";
@@ -338,17 +341,16 @@ impl PodTermination {
     /// Decides whether `Failed` is true, now that nothing of the pod runs.
     fn is_proven(&mut self, state: &RuntimeState, facts: &Facts, out: &mut Out) -> Meaning {
         let Some(pod) = facts.pods.get(&self.pod.uid) else { return Meaning::Ended };
-        self.proven_at = Some(facts.clock.monotonic());
+        self.report.proven_at = Some(facts.clock.monotonic());
         if would_succeed(pod, state) {
             // Exit code 0 within the grace: the pod succeeds, and the kubelet reports it. ([EV16])
-            self.succeeds = true;
-            self.fail.drop_it();
+            self.report.leave();
             let text = "all its containers exited with 0; its result is left to the kubelet";
             out.calls.log(false, Some(&self.pod), text);
         } else if state.nothing_runs() && !state.proves_end(pod.has_run) {
             return Meaning::Unproven;
-        } else if self.terminator == Terminator::Stop || all_known_exited(pod, state) {
-            self.fail.want();
+        } else if self.end.by == Terminator::Stop || all_known_exited(pod, state) {
+            self.report.write.want();
         }
         Meaning::Ended
     }

@@ -98,7 +98,7 @@ impl Case {
 
     /// Drops all evidence: it belongs to an earlier state.
     fn forget_evidence(&mut self) {
-        self.calls.inspect.drop_it();
+        self.calls.report.inspect.drop_it();
         self.seen = None;
         self.nothing_since = None;
         self.exited_since = None;
@@ -217,14 +217,14 @@ impl Stuck {
         let now = facts.clock.monotonic();
         let Some(case) = self.cases.get_mut(uid) else { return };
         if let Answer::Runtime(result) = answer {
-            case.calls.inspect.done();
+            case.calls.report.inspect.done();
             case.seen = Some((now, result.as_ref().ok().cloned()));
             return;
         }
         let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 0 };
         let goal = Goal { why: Why::Deletion, pace };
         let meaning = case.calls.answered(verb, answer, &goal, facts, out);
-        case.calls.inspect.drop_it();
+        case.calls.report.inspect.drop_it();
         match (meaning, case.writing.take()) {
             (Meaning::Done, Some(text)) => {
                 case.written += 1;
@@ -275,17 +275,17 @@ impl Stuck {
             // Where the agent cannot act, it checks only to report.
             let may_act = acts && (liveness != KubeletLiveness::Lives || flag);
             if may_act || case.may_report(now, event_interval) {
-                case.calls.inspect.want_again();
+                case.calls.report.inspect.want_again();
             } else {
-                case.calls.inspect.drop_it();
+                case.calls.report.inspect.drop_it();
             }
         }
     }
 
     fn inspect(&mut self, facts: &Facts, out: &mut Out) {
         for (uid, case) in &mut self.cases {
-            if !facts.settings.runtime && case.calls.inspect.is_open() {
-                case.calls.inspect.done();
+            if !facts.settings.runtime && case.calls.report.inspect.is_open() {
+                case.calls.report.inspect.done();
                 case.seen = Some((facts.clock.monotonic(), None));
             } else if !out.calls.is_busy_with(uid) {
                 case.calls.ask(Verb::Inspect, Why::Deletion, &facts.clock, out);

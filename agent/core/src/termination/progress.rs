@@ -48,78 +48,101 @@ impl Terminator {
 pub struct PodTermination {
     /// The pod.
     pub pod: PodRef,
-    /// Who terminates the pod.
-    pub terminator: Terminator,
-    /// Sets `DisruptionTarget=True`.
-    pub mark: Attempt,
+    /// Its `DisruptionTarget`.
+    pub mark: Mark,
+    /// Its end: the deletion, the deadline or the runtime's stop.
+    pub end: End,
+    /// Its terminal phase in the API.
+    pub report: Report,
+    /// Reads the object again after an attempt met a change.
+    pub read: Attempt,
+    /// The version that our last patch of the status has made, until the pod is read again.
+    pub patched_version: Option<String>,
+    /// Whether the agent has sent an event about the pod.
+    pub event_sent: bool,
+}
+
+/// The `DisruptionTarget=True` of a pod.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    /// Sets it.
+    pub write: Attempt,
+    /// Its `lastTransitionTime`, the same in all attempts.
+    pub at: Timestamp,
     /// Whether a container of the pod had run, as far as the API shows.
     pub had_run: bool,
     /// Checks the runtime before the mark: whether all containers exited before the shutdown.
     pub exit_check: Attempt,
-    /// Whether they had exited. The kubelet then reports the result, and the shutdown ignores the
-    /// pod.
-    pub had_exited: bool,
-    /// The `lastTransitionTime` of the mark, the same in all attempts.
-    pub marked_at: Timestamp,
-    /// The version that our last patch of the status has made, until the pod is read again.
-    pub patched_version: Option<String>,
-    /// Reads the object again after an attempt met a change.
-    pub read: Attempt,
-    /// Stops the pod: the deletion, the deadline or the runtime's stop.
-    pub end: Attempt,
-    /// Whether the API shows the pod as deleted, by whichever client.
-    pub is_deleted: bool,
+}
+
+/// The end of a pod.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// Who terminates the pod.
+    pub by: Terminator,
+    /// Terminates it.
+    pub call: Attempt,
     /// Time between SIGTERM and SIGKILL for this termination.
     pub grace_seconds: u32,
+    /// Whether the API shows the pod as deleted, by whichever client.
+    pub is_deleted: bool,
+}
+
+/// The terminal phase of a pod.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Sets `phase=Failed`, where the agent writes the phase.
+    pub write: Attempt,
     /// Verifies in the runtime that nothing of the pod runs.
     pub inspect: Attempt,
     /// When the runtime last proved the termination, on CLOCK_MONOTONIC.
     pub proven_at: Option<Duration>,
-    /// Sets `phase=Failed`, where the agent writes the phase.
-    pub fail: Attempt,
-    /// Whether the API shows the termination, or the object is gone.
-    pub reported: bool,
-    /// Whether the API shows the termination while the kubelet still unmounts persistent volumes.
-    pub unmounts: bool,
-    /// Whether the API has shown a terminal phase.
-    pub seen_terminal: bool,
-    /// Whether the kubelet would report success, so that its next start has to report the result.
-    pub succeeds: bool,
-    /// Whether the agent has sent an event about the pod.
-    pub event_sent: bool,
+    state: Reported,
+}
+
+/// Who has reported the termination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Reported {
+    /// No one yet.
+    #[default]
+    Open,
+    /// No one: the kubelet would report success, so that its next start has to.
+    LeftToKubelet,
+    /// The API took our phase, or the object is gone.
+    Acknowledged,
+    /// The API shows a terminal phase.
+    Shown {
+        /// Whether the kubelet still unmounts persistent volumes.
+        unmounts: bool,
+    },
 }
 
 impl PodTermination {
     /// Starts the termination of a pod.
     pub fn new(pod: PodRef, terminator: Terminator, marked_at: Timestamp) -> Self {
-        Self {
-            pod,
-            terminator,
-            mark: Attempt::default(),
+        let mark = Mark {
+            write: Attempt::default(),
+            at: marked_at,
             had_run: true,
             exit_check: Attempt::default(),
-            had_exited: false,
-            marked_at,
-            patched_version: None,
+        };
+        let end =
+            End { by: terminator, call: Attempt::default(), grace_seconds: 0, is_deleted: false };
+        Self {
+            pod,
+            mark,
+            end,
+            report: Report::default(),
             read: Attempt::default(),
-            end: Attempt::default(),
-            is_deleted: false,
-            grace_seconds: 0,
-            inspect: Attempt::default(),
-            proven_at: None,
-            fail: Attempt::default(),
-            reported: false,
-            unmounts: false,
-            seen_terminal: false,
-            succeeds: false,
+            patched_version: None,
             event_sent: false,
         }
     }
 
     /// The journal's record of a mark that will be sent.
     pub fn mark_intent(&self) -> Record {
-        let intent = if self.had_run { Intent::Mark } else { Intent::MarkBeforeStart };
-        Record::intent(&self.pod, intent, self.marked_at)
+        let intent = if self.mark.had_run { Intent::Mark } else { Intent::MarkBeforeStart };
+        Record::intent(&self.pod, intent, self.mark.at)
     }
 
     /// The version of the pod that may be ended: the one that carries the mark. A pod without a
@@ -131,32 +154,30 @@ impl PodTermination {
 
     /// Whether a mark of ours stands, or may arrive at the API later, as may a termination.
     pub fn may_reach_api(&self) -> bool {
-        let ends = self.terminator.right().is_some() && self.end.may_have_applied();
-        ends || self.mark.may_have_applied()
+        let ends = self.end.by.right().is_some() && self.end.call.may_have_applied();
+        ends || self.mark.write.may_have_applied()
     }
 
-    /// Whether the termination is given up, or refused and retried slowly. A pod whose termination
-    /// the API refused ends all the same once another client deletes it.
-    pub fn is_left(&self) -> bool {
-        let refused = self.end.is_given_up() || self.end.is_retried_slowly();
-        refused && !(self.is_deleted && self.terminator.right().is_some())
+    /// Whether the API shows the termination, has taken our phase, or has the pod no more.
+    pub fn is_reported(&self) -> bool {
+        matches!(self.report.state, Reported::Acknowledged | Reported::Shown { .. })
     }
 
     /// Whether the API does not show the termination yet, but will.
     pub fn is_awaited(&self) -> bool {
-        let comes = match self.terminator {
+        let comes = match self.end.by {
             Terminator::Kubelet => true,
-            Terminator::Delete | Terminator::Deadline => !self.is_left(),
-            Terminator::Stop => !self.succeeds && !self.fail.is_given_up(),
+            Terminator::Delete | Terminator::Deadline => !self.end.is_left(),
+            Terminator::Stop => !self.report.is_left() && !self.report.write.is_given_up(),
             Terminator::None => false,
         };
-        comes && !self.reported
+        comes && !self.is_reported()
     }
 
     /// Whether a write of ours is not acknowledged yet. What the API refuses is not, even if it is
     /// retried.
     pub fn is_unacknowledged(&self) -> bool {
-        !self.reported && (self.mark.is_awaited() || self.fail.is_awaited())
+        !self.is_reported() && (self.mark.write.is_awaited() || self.report.write.is_awaited())
     }
 
     /// Requests what was acknowledged and the API, which has gone back, does not show any more.
@@ -166,36 +187,82 @@ impl PodTermination {
         if pod.is_terminal() {
             return;
         }
-        if self.mark.is_done() && !pod.is_disrupted() {
-            (self.mark, self.marked_at) = (Attempt::default(), now);
+        if self.mark.write.is_done() && !pod.is_disrupted() {
+            (self.mark.write, self.mark.at) = (Attempt::default(), now);
         }
-        if self.end.is_done() && self.terminator.right().is_some() && !pod.is_terminating() {
-            self.end = Attempt::wanted();
+        let by_api = self.end.by.right().is_some();
+        if self.end.call.is_done() && by_api && !pod.is_terminating() {
+            self.end.call = Attempt::wanted();
         }
-        if self.fail.is_done() || self.reported {
-            (self.reported, self.seen_terminal) = (false, false);
-            self.fail = Attempt::default();
+        if self.report.write.is_done() || self.is_reported() {
+            self.report.state = Reported::Open;
+            self.report.write = Attempt::default();
             // What the runtime has stopped, it proves to have ended once more.
-            if self.terminator == Terminator::Stop {
-                self.inspect.want_again();
+            if self.end.by == Terminator::Stop {
+                self.report.inspect.want_again();
             }
         }
     }
 
     /// Records that the API shows the termination, so that nothing is left to do.
     pub fn acknowledge(&mut self) {
-        self.reported = true;
-        self.unmounts = false;
+        self.report.state = match self.report.state {
+            Reported::Shown { .. } => Reported::Shown { unmounts: false },
+            _ => Reported::Acknowledged,
+        };
         for attempt in [
-            &mut self.mark,
-            &mut self.exit_check,
+            &mut self.mark.write,
+            &mut self.mark.exit_check,
             &mut self.read,
-            &mut self.end,
-            &mut self.inspect,
-            &mut self.fail,
+            &mut self.end.call,
+            &mut self.report.inspect,
+            &mut self.report.write,
         ] {
             attempt.drop_it();
         }
+    }
+
+    /// Records that the API shows a terminal phase; whether the kubelet still unmounts volumes.
+    pub fn show(&mut self, unmounts: bool) {
+        self.acknowledge();
+        self.report.state = Reported::Shown { unmounts };
+    }
+
+    /// Another writer has reverted the phase that the API showed, or that it took from us.
+    pub fn was_reverted(&mut self) {
+        let shown = matches!(self.report.state, Reported::Shown { .. });
+        if shown && self.report.write.is_done() {
+            self.report.state = Reported::Open;
+        }
+    }
+}
+
+impl End {
+    /// Whether the termination is given up, or refused and retried slowly. A pod whose termination
+    /// the API refused ends all the same once another client deletes it.
+    pub fn is_left(&self) -> bool {
+        let refused = self.call.is_given_up() || self.call.is_retried_slowly();
+        refused && !(self.is_deleted && self.by.right().is_some())
+    }
+}
+
+impl Report {
+    /// Whether only the kubelet's next start reports the pod, which succeeded.
+    pub fn is_left(&self) -> bool {
+        self.state == Reported::LeftToKubelet
+    }
+
+    /// The kubelet would report success: its next start has to.
+    pub fn leave(&mut self) {
+        if self.state == Reported::Open {
+            self.state = Reported::LeftToKubelet;
+        }
+        self.write.drop_it();
+    }
+
+    /// Whether the API shows the phase while the kubelet still unmounts persistent volumes.
+    pub fn unmounts(&self) -> bool {
+        self.state == Reported::Shown { unmounts: true }
     }
 }
 

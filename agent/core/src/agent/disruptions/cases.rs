@@ -12,7 +12,7 @@ use super::super::facts::Facts;
 use super::super::notices::{POD_LOST, RECOVERED};
 use super::super::out::Out;
 use super::super::pod_steps::{Goal, Meaning, Why as Of};
-use super::{Disruptions, Mark, MarkedAt, PodDisruption};
+use super::{Disruptions, MarkedAt, PastMark, PodDisruption};
 use crate::pod::{PodRef, PodSource, PodUid, PodView};
 use crate::protocol::action::Purpose;
 use crate::protocol::event::RuntimeState;
@@ -56,11 +56,11 @@ impl Case {
     /// pod runs. It also decides where only a plan says so.
     pub(super) fn new(pod: PodRef, mark: MarkedAt, why: Why, ask_until: Option<Duration>) -> Self {
         let mut calls = PodTermination::new(pod, Terminator::None, mark.at);
-        calls.had_run = mark.had_run;
+        calls.mark.had_run = mark.had_run;
         // The cached state may be older than the write in question.
         calls.read = Attempt::wanted();
         if ask_until.is_some() || matches!(why, Why::Unsorted(_)) {
-            calls.inspect = Attempt::wanted();
+            calls.report.inspect = Attempt::wanted();
         }
         Self { calls, why, ask_until }
     }
@@ -76,7 +76,7 @@ impl Case {
     /// Whether the runtime's first answer about a pod that has not ended is awaited.
     pub(super) fn is_being_sorted(&self, facts: &Facts) -> bool {
         self.is_unsorted()
-            && self.calls.inspect.failures() == 0
+            && self.calls.report.inspect.failures() == 0
             && !has_ended(&self.calls.pod, facts)
     }
 
@@ -87,7 +87,7 @@ impl Case {
     /// The mark's time, if it may stand on a pod that lives on in this boot.
     pub(super) fn stands_since(&self) -> Option<Timestamp> {
         let stands = !self.is_recovery() && self.why != Why::Absent;
-        stands.then_some(self.calls.marked_at)
+        stands.then_some(self.calls.mark.at)
     }
 
     fn pace(&self) -> Pace {
@@ -159,7 +159,7 @@ impl Case {
         let Self { calls, why, ask_until } = self;
         // A write of an earlier shutdown may still be under way. It must finish first, or a read
         // misses it.
-        let in_flight = calls.read.is_in_flight() || calls.mark.is_in_flight();
+        let in_flight = calls.read.is_in_flight() || calls.mark.write.is_in_flight();
         if in_flight || out.calls.is_busy_with(&calls.pod.uid) {
             return Step::Waits;
         }
@@ -167,7 +167,7 @@ impl Case {
         // report.
         let is_lost = matches!(why, Why::Lost | Why::MaybeLost);
         let over = |at: Duration| facts.clock.reached(at);
-        if is_lost && calls.inspect.is_open() && ask_until.is_some_and(over) {
+        if is_lost && calls.report.inspect.is_open() && ask_until.is_some_and(over) {
             out.calls.log(true, Some(&calls.pod), "nothing proves that it does not run");
             return Step::Settled;
         }
@@ -189,14 +189,14 @@ impl Case {
             return Step::Waits;
         }
         let wall = facts.clock.now().wall;
-        let mark = (calls.marked_at, calls.had_run);
+        let mark = (calls.mark.at, calls.mark.had_run);
         let pod = facts.pods.get(&calls.pod.uid);
         if matches!(why, Why::Untrue | Why::Absent) {
-            let stands = pod.is_some_and(|pod| stands(pod, calls.marked_at));
+            let stands = pod.is_some_and(|pod| stands(pod, calls.mark.at));
             *why = if stands { Why::Untrue } else { Why::Absent };
         }
         // One attempt is enough: the answer may be lost, too.
-        if *why == Why::Absent && calls.mark.failures() > 0 {
+        if *why == Why::Absent && calls.mark.write.failures() > 0 {
             return Step::Settled;
         }
         let Some((purpose, body)) = pod.and_then(|pod| remedy(pod, *why, mark, boot, wall)) else {
@@ -206,13 +206,13 @@ impl Case {
         if purpose == Purpose::Clear && *why == Why::Marked {
             *why = Why::RunsAgain;
         }
-        if calls.inspect.is_open() || !calls.mark.is_due(&facts.clock) {
+        if calls.report.inspect.is_open() || !calls.mark.write.is_due(&facts.clock) {
             return Step::Waits;
         }
-        if matches!(why, Why::Untrue | Why::Absent) && calls.mark.failures() == 0 {
+        if matches!(why, Why::Untrue | Why::Absent) && calls.mark.write.failures() == 0 {
             out.journal.append([Record::intent(&calls.pod, Intent::Clear, wall)]);
         }
-        calls.mark.sent();
+        calls.mark.write.sent();
         out.calls.patch(Part::OwnMarks, purpose, &calls.pod, body);
         Step::Waits
     }
@@ -222,8 +222,8 @@ impl PodDisruption {
     /// Ends the case, and returns it.
     fn settle(&mut self) -> Option<Case> {
         let case = self.case()?.clone();
-        let removed = case.is_removal().then_some(Mark::Removed(case.calls.marked_at));
-        self.mark = removed.unwrap_or_default();
+        let removed = case.is_removal().then_some(PastMark::Removed(case.calls.mark.at));
+        self.past_mark = removed.unwrap_or_default();
         Some(case)
     }
 }
@@ -234,7 +234,7 @@ impl Disruptions {
         let boot = facts.surely_before_boot();
         let mut settled = Vec::new();
         for (uid, entry) in &mut self.pods {
-            let Mark::InQuestion(case) = &mut entry.mark else { continue };
+            let PastMark::InQuestion(case) = &mut entry.past_mark else { continue };
             if facts.situation.runs && !case.is_removal() {
                 continue;
             }
@@ -275,7 +275,7 @@ impl Disruptions {
         let result = match answer {
             Answer::Runtime(state) => return self.was_inspected(uid, state, facts, out),
             Answer::Read(_) if !case.calls.read.is_in_flight() => return,
-            Answer::Written(..) if !case.calls.mark.is_in_flight() => return,
+            Answer::Written(..) if !case.calls.mark.write.is_in_flight() => return,
             Answer::Read(_) => None,
             Answer::Written(result, _) => Some(result),
         };
@@ -305,7 +305,7 @@ impl Disruptions {
             }
             (Meaning::Again, Some(_)) => case.calls.read.want_again(),
             // Without a read, the watch cache is the best available state.
-            (Meaning::Done | Meaning::Refused, None) => case.calls.mark.want(),
+            (Meaning::Done | Meaning::Refused, None) => case.calls.mark.write.want(),
             _ => {}
         }
     }
@@ -336,12 +336,12 @@ impl Disruptions {
         let now = facts.clock.monotonic();
         let noted = facts.settings.booted_at.is_some();
         let Some(case) = self.case_mut(uid) else { return };
-        if !case.calls.inspect.is_in_flight() {
+        if !case.calls.report.inspect.is_in_flight() {
             return;
         }
         let pace = case.pace();
         if case.is_unsorted() {
-            let PodTermination { marked_at: at, had_run, .. } = case.calls;
+            let (at, had_run) = (case.calls.mark.at, case.calls.mark.had_run);
             let pod = case.calls.pod.clone();
             match result {
                 Ok(state) if state.nothing_runs() || is_over(uid, state, facts) => {
@@ -349,23 +349,25 @@ impl Disruptions {
                 }
                 Ok(_) => self.remove(pod, at),
                 // Only the runtime can tell: a stop without an answer may be carried out, or not.
-                Err(failure) => case.calls.inspect.failed(now, pace, Some(failure)),
+                Err(failure) => case.calls.report.inspect.failed(now, pace, Some(failure)),
             }
             return;
         }
         let is_sure = case.why == Why::Lost;
         match result {
             Ok(state) if state.proves_end(true) && (is_sure || state.was_cut()) => {
-                case.calls.inspect.done();
+                case.calls.report.inspect.done();
             }
-            Ok(state) if state.knows_nothing() && noted && is_sure => case.calls.inspect.done(),
+            Ok(state) if state.knows_nothing() && noted && is_sure => {
+                case.calls.report.inspect.done();
+            }
             Ok(_) => {
                 let text = "the runtime does not prove that it is terminated: it is not reported \
                             as lost";
                 out.calls.log(false, Some(&case.calls.pod), text);
                 self.settle(uid, out);
             }
-            Err(failure) => case.calls.inspect.failed(now, pace, Some(failure)),
+            Err(failure) => case.calls.report.inspect.failed(now, pace, Some(failure)),
         }
     }
 }

@@ -84,7 +84,7 @@ impl Disruptions {
                 continue;
             };
             let is_open = || remedy(pod, why, (now.wall, true), None, now.wall).is_some();
-            let is_explained = self.get(&pod.uid).is_some_and(|entry| entry.past.is_explained);
+            let is_explained = self.get(&pod.uid).is_some_and(|entry| entry.history.is_explained);
             if !is_explained && is_open() {
                 out.calls.log(true, Some(&PodRef::of(pod)), text);
                 self.add_lost(PodRef::of(pod), why, now, facts.settings.runtime);
@@ -147,7 +147,7 @@ impl Disruptions {
         let boot = facts.surely_before_boot();
         for pod in facts.pods.iter().filter(|pod| !evicts(&pod.uid)) {
             let Some(at) = self.stale_since(pod, boot, facts) else { continue };
-            if self.entry(PodRef::of(pod)).past.found.insert(at.as_second()) {
+            if self.entry(PodRef::of(pod)).history.found.insert(at.as_second()) {
                 let text = "a condition of an eviction that was not carried out is taken back";
                 out.calls.log(true, Some(&PodRef::of(pod)), text);
                 self.remove(PodRef::of(pod), at);
@@ -170,15 +170,15 @@ impl Disruptions {
         let since = ours.since?;
         // A pod that ran before this boot has ended with the machine, and its condition states why.
         let cut = pod.running_since.zip(boot).is_some_and(|(since, boot)| since < boot);
-        let past = self.get(&pod.uid).map(|entry| &entry.past);
-        let known = past.is_some_and(|past| past.found.contains(&since.as_second()));
+        let history = self.get(&pod.uid).map(|entry| &entry.history);
+        let known = history.is_some_and(|it| it.found.contains(&since.as_second()));
         if cut && pod.ends_with_its_sandbox() || known || pod.is_terminal() || pod.is_to_end() {
             return None;
         }
         let now = facts.clock.now();
         let age = Duration::try_from(now.wall.duration_since(since)).unwrap_or_default();
         let old = facts.clock.reached(now.monotonic + AGE_MIN.saturating_sub(age));
-        let ended = past.and_then(|past| past.eviction_ended_at);
+        let ended = history.and_then(|it| it.eviction_ended_at);
         let rested = ended.is_none_or(|at| facts.clock.reached(at + AGE_MIN));
         (old && rested).then_some(since)
     }

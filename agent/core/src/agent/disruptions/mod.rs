@@ -55,13 +55,13 @@ pub(super) struct PodDisruption {
     pub(super) recorded: Option<Recorded>,
     /// Whether the pod had exited before that shutdown, as an earlier process found.
     pub(super) had_exited: bool,
-    mark: Mark,
-    past: Past,
+    past_mark: PastMark,
+    history: History,
 }
 
 /// A mark that the shutdown that goes on has not set.
 #[derive(Clone, Debug, Default)]
-enum Mark {
+enum PastMark {
     /// There is nothing to do about a mark.
     #[default]
     Settled,
@@ -84,7 +84,7 @@ struct MarkedAt {
 
 /// What was decided about the pod before.
 #[derive(Clone, Debug, Default)]
-struct Past {
+struct History {
     /// A journal of an earlier boot explains the pod.
     is_explained: bool,
     /// The times of marks that were found on the living pod: the agent removes each of them once.
@@ -97,7 +97,7 @@ struct Past {
     written: Option<Written>,
 }
 
-impl Past {
+impl History {
     fn is_blank(&self) -> bool {
         let Self { is_explained, found, eviction_ended_at, inspection, written } = self;
         !is_explained
@@ -115,8 +115,8 @@ impl PodDisruption {
             shutdown: None,
             recorded: None,
             had_exited: false,
-            mark: Mark::Settled,
-            past: Past::default(),
+            past_mark: PastMark::Settled,
+            history: History::default(),
         }
     }
 
@@ -125,43 +125,45 @@ impl PodDisruption {
         self.shutdown.is_none()
             && self.recorded.is_none()
             && !self.had_exited
-            && matches!(self.mark, Mark::Settled)
-            && self.past.is_blank()
+            && matches!(self.past_mark, PastMark::Settled)
+            && self.history.is_blank()
     }
 
     fn case(&self) -> Option<&Case> {
-        if let Mark::InQuestion(case) = &self.mark { Some(case) } else { None }
+        if let PastMark::InQuestion(case) = &self.past_mark { Some(case) } else { None }
     }
 
     /// Whether the pod's condition has an explanation: it was removed, is in question, or stays.
     fn explains_mark(&self) -> bool {
-        let is_open = !matches!(self.mark, Mark::Settled | Mark::TakenOver(_));
-        is_open || self.past.is_explained
+        let is_open = !matches!(self.past_mark, PastMark::Settled | PastMark::TakenOver(_));
+        is_open || self.history.is_explained
     }
 
     /// The time of a mark that the shutdown takes over.
     pub(super) fn taken_over(&self) -> Option<Timestamp> {
-        if let Mark::TakenOver(at) = self.mark { Some(at) } else { None }
+        if let PastMark::TakenOver(at) = self.past_mark { Some(at) } else { None }
     }
 
     /// Takes the mark from an earlier shutdown. A record of it is on the disk.
     pub(super) fn take_over(&mut self, at: Timestamp) {
-        (self.mark, self.recorded) = (Mark::TakenOver(at), Some(Recorded::durable(at)));
+        (self.past_mark, self.recorded) = (PastMark::TakenOver(at), Some(Recorded::durable(at)));
     }
 
     /// Ends the taking over, as the pod was read; returns the mark's time.
     pub(super) fn was_read(&mut self) -> Option<Timestamp> {
         let at = self.taken_over()?;
-        self.mark = Mark::Settled;
+        self.past_mark = PastMark::Settled;
         Some(at)
     }
 
     /// A new shutdown takes over a condition that still stands. It is more urgent than all checks,
     /// and the journal keeps what is open.
     fn begin_shutdown(&mut self) {
-        self.mark = match std::mem::take(&mut self.mark) {
-            Mark::InQuestion(case) => case.stands_since().map_or(Mark::Settled, Mark::TakenOver),
-            Mark::Removed(_) => Mark::Settled,
+        self.past_mark = match std::mem::take(&mut self.past_mark) {
+            PastMark::InQuestion(case) => {
+                case.stands_since().map_or(PastMark::Settled, PastMark::TakenOver)
+            }
+            PastMark::Removed(_) => PastMark::Settled,
             mark => mark,
         };
     }
@@ -171,9 +173,9 @@ impl PodDisruption {
         (self.recorded, self.had_exited) = (None, false);
         let taken_over = self.was_read();
         let termination = self.shutdown.take().filter(PodTermination::may_reach_api);
-        let marked = |it: &PodTermination| MarkedAt { at: it.marked_at, had_run: it.had_run };
+        let marked = |it: &PodTermination| MarkedAt { at: it.mark.at, had_run: it.mark.had_run };
         if let Some(stopped) = termination.as_ref().filter(|it| stays_stopped(it)) {
-            self.mark = Mark::Kept(marked(stopped));
+            self.past_mark = PastMark::Kept(marked(stopped));
             return;
         }
         let taken_over = taken_over.map(|at| MarkedAt { at, had_run: true });
@@ -184,7 +186,7 @@ impl PodDisruption {
 
     fn question(&mut self, mark: MarkedAt, why: Why, ask_until: Option<Duration>) {
         let case = Case::new(self.pod.clone(), mark, why, ask_until);
-        self.mark = Mark::InQuestion(Box::new(case));
+        self.past_mark = PastMark::InQuestion(Box::new(case));
     }
 }
 
@@ -229,8 +231,8 @@ impl Disruptions {
     }
 
     fn case_mut(&mut self, uid: &PodUid) -> Option<&mut Case> {
-        match self.pods.get_mut(uid).map(|entry| &mut entry.mark) {
-            Some(Mark::InQuestion(case)) => Some(case),
+        match self.pods.get_mut(uid).map(|entry| &mut entry.past_mark) {
+            Some(PastMark::InQuestion(case)) => Some(case),
             _ => None,
         }
     }
@@ -251,8 +253,8 @@ impl Disruptions {
             let asks = asks && pod.is_none_or(PodView::ends_with_its_sandbox);
             // Pods that the runtime has stopped and that cannot run again are disrupted for good.
             entry.leave_shutdown(asks, |it| {
-                it.terminator == Terminator::Stop
-                    && (it.end.is_done() || calls.is_stopping(uid))
+                it.end.by == Terminator::Stop
+                    && (it.end.call.is_done() || calls.is_stopping(uid))
                     && pod.is_some_and(PodView::ends_with_its_sandbox)
             });
         }
@@ -266,14 +268,14 @@ impl Disruptions {
 
     /// Removes the mark of an eviction that was given up.
     pub(super) fn remove_of_victim(&mut self, pod: PodRef, at: Timestamp) {
-        self.entry(pod.clone()).past.found.insert(at.as_second());
+        self.entry(pod.clone()).history.found.insert(at.as_second());
         self.remove(pod, at);
     }
 
     /// Checks a mark of a shutdown that went on to a reboot.
     pub(super) fn confirm(&mut self, pod: PodRef, at: Timestamp, had_run: bool) {
         let entry = self.entry(pod);
-        entry.past.is_explained = true;
+        entry.history.is_explained = true;
         entry.question(MarkedAt { at, had_run }, Why::Marked, None);
     }
 
@@ -287,18 +289,18 @@ impl Disruptions {
     /// Records that the journal explains the pod: it ended before the shutdown, whatever the clock
     /// says.
     pub(super) fn explain(&mut self, pod: PodRef) {
-        self.entry(pod).past.is_explained = true;
+        self.entry(pod).history.is_explained = true;
     }
 
     /// Records that an eviction has ended.
     pub(super) fn eviction_ended(&mut self, pod: PodRef, now: Duration) {
-        self.entry(pod).past.eviction_ended_at = Some(now);
+        self.entry(pod).history.eviction_ended_at = Some(now);
     }
 
     /// Adds a pod as lost; if the runtime can be asked, the runtime decides.
     fn add_lost(&mut self, pod: PodRef, why: Why, now: Now, ask: bool) {
         let entry = self.entry(pod);
-        entry.past.is_explained = true;
+        entry.history.is_explained = true;
         let ask_until = ask.then_some(now.monotonic + WITNESS_LASTS);
         entry.question(MarkedAt { at: now.wall, had_run: true }, why, ask_until);
     }
@@ -350,9 +352,9 @@ impl Disruptions {
         // A recovery counts what is gone as checked.
         let recovers = entry.case().is_some_and(Case::is_recovery);
         if !recovers && entry.taken_over().is_none() {
-            entry.mark = Mark::Settled;
+            entry.past_mark = PastMark::Settled;
         }
-        entry.past = Past { is_explained: entry.past.is_explained, ..Past::default() };
+        entry.history = History { is_explained: entry.history.is_explained, ..History::default() };
     }
 
     /// Finds marks that are in question, and advances those that are known. `evicts` tells which
@@ -374,7 +376,7 @@ impl Disruptions {
     /// Whether the next process would have to know of a mark.
     fn needs_journal(&self, out: &Out) -> bool {
         let stopping = |it: &PodDisruption| {
-            matches!(it.mark, Mark::Kept(_)) && out.calls.is_stopping(&it.pod.uid)
+            matches!(it.past_mark, PastMark::Kept(_)) && out.calls.is_stopping(&it.pod.uid)
         };
         self.pods.values().any(|entry| entry.case().is_some() || stopping(entry))
     }
@@ -383,12 +385,12 @@ impl Disruptions {
 impl PodDisruption {
     /// Removes a mark again that arrived after its removal. ([ST8])
     fn see_late(&mut self, pod: &PodView, shutdown_runs: bool) {
-        let Mark::Removed(at) = self.mark else { return };
+        let PastMark::Removed(at) = self.past_mark else { return };
         let late = stands(pod, at) && !shutdown_runs;
         if late {
             self.question(MarkedAt { at, had_run: true }, Why::Untrue, None);
         } else if pod.is_terminal() {
-            self.mark = Mark::Settled;
+            self.past_mark = PastMark::Settled;
         }
     }
 }

@@ -34,14 +34,14 @@ impl Disruptions {
         match purpose {
             Purpose::Mark => {
                 if let Some(entry) = self.get_mut(uid) {
-                    entry.past.written = None;
+                    entry.history.written = None;
                 }
             }
             Purpose::Fail | Purpose::Clear => {
                 // The watch may have been faster than the response.
                 let Some(pod) = facts.pods.get(uid) else { return };
                 let written = Written { purpose: *purpose, shown: is_shown(pod, *purpose) };
-                self.entry(PodRef::of(pod)).past.written = Some(written);
+                self.entry(PodRef::of(pod)).history.written = Some(written);
             }
             Purpose::Cause => {}
         }
@@ -51,7 +51,7 @@ impl Disruptions {
 impl PodDisruption {
     /// Compares the pod's state in the API with what was written.
     pub(super) fn note_reverted(&mut self, pod: &PodView, out: &mut Out) {
-        let Some(written) = &mut self.past.written else { return };
+        let Some(written) = &mut self.history.written else { return };
         if is_shown(pod, written.purpose) {
             written.shown = true;
             return;
@@ -60,7 +60,7 @@ impl PodDisruption {
             return;
         }
         let purpose = written.purpose;
-        self.past.written = None;
+        self.history.written = None;
         *out.status.reverted.entry(purpose).or_default() += 1;
         let text = match purpose {
             Purpose::Clear => "its condition that was taken back is there again",

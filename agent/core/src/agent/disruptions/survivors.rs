@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::super::calls::{Part, Verb};
 use super::super::facts::Facts;
 use super::super::out::Out;
-use super::{Disruptions, Mark, PodDisruption, Why};
+use super::{Disruptions, PastMark, PodDisruption, Why};
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::PodRef;
 use crate::protocol::event::RuntimeState;
@@ -52,7 +52,7 @@ impl Disruptions {
             && facts.pods.is_listed();
         let suspects = if ready { self.suspects(facts, evicts) } else { BTreeMap::new() };
         for (uid, entry) in &mut self.pods {
-            let inspection = &mut entry.past.inspection;
+            let inspection = &mut entry.history.inspection;
             inspection.take_if(|it| !suspects.contains_key(uid) && !it.attempt.is_in_flight());
         }
         if suspects.is_empty() || !kubelet_vouches(facts) {
@@ -64,7 +64,7 @@ impl Disruptions {
                 continue;
             }
             let due_at = facts.clock.monotonic();
-            let inspection = &mut self.entry(pod.clone()).past.inspection;
+            let inspection = &mut self.entry(pod.clone()).history.inspection;
             let inspection =
                 inspection.get_or_insert_with(|| Inspection { attempt: Attempt::wanted(), due_at });
             let due =
@@ -85,7 +85,7 @@ impl Disruptions {
         let suspect = |pod: &PodView| {
             let at = pod.disruption.as_ref()?.since?;
             let is_handled = |entry: &PodDisruption| {
-                entry.past.found.contains(&at.as_second()) || entry.case().is_some()
+                entry.history.found.contains(&at.as_second()) || entry.case().is_some()
             };
             let known = self.get(&pod.uid).is_some_and(is_handled) || evicts(&pod.uid);
             let lives = stands(pod, at) && pod.running_since.is_some();
@@ -108,7 +108,7 @@ impl Disruptions {
             return;
         }
         let Some(entry) = self.get_mut(uid) else { return };
-        let Mark::Kept(mark) = entry.mark else { return };
+        let PastMark::Kept(mark) = entry.past_mark else { return };
         let wait = if result.is_ok() { Duration::ZERO } else { STOP_LATE };
         let from = facts.clock.monotonic() + wait;
         entry.question(mark, Why::Unsorted(from), None);
@@ -125,7 +125,7 @@ impl Disruptions {
     ) {
         let now = facts.clock.monotonic();
         let entry = self.get_mut(uid);
-        let Some(inspection) = entry.and_then(|entry| entry.past.inspection.as_mut()) else {
+        let Some(inspection) = entry.and_then(|entry| entry.history.inspection.as_mut()) else {
             return;
         };
         let state = match state {
@@ -147,9 +147,9 @@ impl Disruptions {
     fn survives(&mut self, pod: PodRef, at: Timestamp, out: &mut Out) {
         let text = "it runs under a condition of ours, which is taken back";
         out.calls.log(true, Some(&pod), text);
-        let past = &mut self.entry(pod.clone()).past;
-        past.inspection = None;
-        past.found.insert(at.as_second());
+        let history = &mut self.entry(pod.clone()).history;
+        history.inspection = None;
+        history.found.insert(at.as_second());
         self.remove(pod, at);
     }
 }

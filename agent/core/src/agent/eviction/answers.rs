@@ -35,18 +35,18 @@ impl Victim {
         match termination.answered(verb, answer, &goal, facts, out) {
             Meaning::Gone => return true,
             Meaning::Again if verb == Verb::Stop && refused && !was_stopped => {
-                termination.end.give_up();
+                termination.end.call.give_up();
             }
             Meaning::Again if verb == Verb::Read => self.api_is_silent = true,
             // The pod was started again, so the stop had no effect.
             Meaning::Runs if verb == Verb::Inspect => {
-                termination.inspect.done();
-                termination.end = Attempt::done_before();
-                termination.end.want_again();
+                termination.report.inspect.done();
+                termination.end.call = Attempt::done_before();
+                termination.end.call.want_again();
             }
             // The containers were removed meanwhile: whoever removed them has seen the end.
             Meaning::Unproven if was_stopped => {
-                termination.fail.give_up();
+                termination.report.write.give_up();
                 let text = "the runtime does not know it any more; the kubelet reports its phase";
                 out.calls.log(true, Some(&termination.pod), text);
             }

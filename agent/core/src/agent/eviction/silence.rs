@@ -30,11 +30,11 @@ impl Evictions {
         let cause = self.present(victim.cause?);
         let config = self.watch.config();
         let grace = cause.grace_seconds(pod.grace_seconds, config.soft_grace_seconds_max);
-        victim.termination.grace_seconds = grace;
+        victim.termination.end.grace_seconds = grace;
         victim.cause = Some(cause);
         victim.hold = Some(self.watch.victim_chosen(&cause, grace, now));
         self.forget_causes();
-        let may_leave = victim.termination.mark.is_open() && !pod.is_to_end();
+        let may_leave = victim.termination.mark.write.is_open() && !pod.is_to_end();
         let is_over = !victim.api_is_silent && may_leave && !self.is_still_short(&cause, facts);
         is_over.then(|| "the agent may not act on its cause any more".to_owned())
     }
@@ -57,7 +57,7 @@ impl Evictions {
 impl Victim {
     fn begin_time_anew(&mut self, now: Duration) {
         self.mark_until = now + self.mark_time;
-        if self.termination.terminator != Terminator::Stop {
+        if self.termination.end.by != Terminator::Stop {
             self.end_until = None;
         }
     }

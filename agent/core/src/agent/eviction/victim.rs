@@ -91,17 +91,20 @@ enum Fate {
 impl Victim {
     pub(super) fn pace(&self) -> Pace {
         let salt = salt(&self.termination.pod.uid.0);
-        let latest =
-            if self.termination.mark.is_open() { Some(self.mark_until) } else { self.end_until };
+        let latest = if self.termination.mark.write.is_open() {
+            Some(self.mark_until)
+        } else {
+            self.end_until
+        };
         // A pod that resists, or a runtime that is silent, is asked again and again, but at a slow
         // pace.
-        let is_slow = self.reported_late || self.termination.end.failures() > HASTE_MAX;
+        let is_slow = self.reported_late || self.termination.end.call.failures() > HASTE_MAX;
         let wait_max = if is_slow { WAIT_MAX } else { WAIT_MAX_HASTE };
         Pace { wait_max, latest, salt }
     }
 
     fn is_shown_as_ours(&self, pod: &PodView) -> bool {
-        let ours = |disruption| patches::is_ours(disruption, self.termination.marked_at);
+        let ours = |disruption| patches::is_ours(disruption, self.termination.mark.at);
         pod.disruption.as_ref().is_some_and(ours)
     }
 }
@@ -126,10 +129,10 @@ impl Evictions {
             None => (OWN_LIMIT_GRACE_SECONDS, MARK_HARD),
         };
         let mut termination = PodTermination::new(PodRef::of(pod), terminator, now.wall);
-        termination.grace_seconds = grace_seconds;
+        termination.end.grace_seconds = grace_seconds;
         let mut hold = None;
         if let Some(cause) = &why.cause {
-            termination.mark = Attempt::wanted();
+            termination.mark.write = Attempt::wanted();
             hold = Some(self.watch.victim_chosen(cause, grace_seconds, now.monotonic));
             self.forget_causes();
         }
@@ -189,8 +192,7 @@ impl Evictions {
                 Fate::GivenUp(why, excluded_for) => {
                     let termination = &victim.termination;
                     if termination.may_reach_api() {
-                        disruptions
-                            .remove_of_victim(termination.pod.clone(), termination.marked_at);
+                        disruptions.remove_of_victim(termination.pod.clone(), termination.mark.at);
                     }
                     self.choices.refuse(uid, facts.clock.monotonic() + excluded_for);
                     self.give_victim_up(&victim, &why, facts, out);
@@ -205,7 +207,7 @@ impl Evictions {
         self.forget_causes();
         for victim in self.victims.values_mut() {
             victim.termination.read.want_again();
-            victim.termination.proven_at = None;
+            victim.termination.report.proven_at = None;
         }
     }
 
@@ -224,11 +226,11 @@ impl Evictions {
         if victim.cause.is_none_or(|cause| cause.signal.node_condition() == "DiskPressure") {
             self.watch.files_go(now);
         }
-        if victim.memory_volumes && victim.termination.terminator == Terminator::Stop {
+        if victim.memory_volumes && victim.termination.end.by == Terminator::Stop {
             self.watch.pages_go(now);
         }
         self.stalls.begin_anew(now);
-        if victim.by_others || !end.may_have_applied() {
+        if victim.by_others || !end.call.may_have_applied() {
             out.calls.log(
                 false,
                 Some(pod),
@@ -283,7 +285,7 @@ impl Victim {
         if let Some(why) = self.refused.take() {
             return Fate::GivenUp(why, REFUSED_LASTS);
         }
-        if self.termination.mark.is_open() && self.is_shown_as_ours(pod) {
+        if self.termination.mark.write.is_open() && self.is_shown_as_ours(pod) {
             // The watch is faster than the read.
             self.termination.read.drop_it();
         }
@@ -295,18 +297,18 @@ impl Victim {
         if let Some(fate) = self.mark(pod, facts, out) {
             return fate;
         }
-        let is_ours = self.termination.terminator != Terminator::Stop
-            || self.termination.end.may_have_applied();
+        let is_ours = self.termination.end.by != Terminator::Stop
+            || self.termination.end.call.may_have_applied();
         if !is_ours && pod.is_to_end() {
             // The kubelet terminates the pod for another client, with our mark.
-            self.termination.end = Attempt::done_by_others();
+            self.termination.end.call = Attempt::done_by_others();
             self.termination.event_sent = true;
             self.by_others = true;
         }
         if !std::mem::replace(&mut self.termination.event_sent, true) {
             self.report_evicted(out);
         }
-        match self.termination.terminator {
+        match self.termination.end.by {
             Terminator::Stop => self.stop(pod, facts, out),
             _ => self.delete(pod, facts, out),
         }
@@ -317,18 +319,18 @@ impl Victim {
     fn mark(&mut self, pod: &PodView, facts: &Facts, out: &mut Out) -> Option<Fate> {
         let ours = self.is_shown_as_ours(pod);
         let termination = &mut self.termination;
-        if !termination.mark.is_wanted() || termination.mark.is_done() {
+        if !termination.mark.write.is_wanted() || termination.mark.write.is_done() {
             return None;
         }
-        let sent = termination.mark.may_have_applied();
+        let sent = termination.mark.write.may_have_applied();
         if sent && ours {
-            termination.mark = Attempt::done_before();
+            termination.mark.write = Attempt::done_before();
             return None;
         }
         if pod.is_to_end() && !sent {
             // A deletion by another client has its own reason, and its own end.
-            termination.mark.drop_it();
-            termination.end = Attempt::done_by_others();
+            termination.mark.write.drop_it();
+            termination.end.call = Attempt::done_by_others();
             termination.event_sent = true;
             self.by_others = true;
             return None;
@@ -341,14 +343,14 @@ impl Victim {
         };
         if pod.disruption.as_ref().is_some_and(foreign) && !sent {
             // Another writer's reason is more specific than ours.
-            termination.mark = Attempt::done_by_others();
+            termination.mark.write = Attempt::done_by_others();
             return None;
         }
         if out.refusals.forbids(PATCH_STATUS) {
             let why = "the API forbids its DisruptionTarget".to_owned();
             return Some(Fate::GivenUp(why, REFUSED_LASTS));
         }
-        if termination.mark.is_given_up() {
+        if termination.mark.write.is_given_up() {
             let why = format!("the API refuses its DisruptionTarget: {}", self.words);
             return Some(Fate::GivenUp(why, REFUSED_LASTS));
         }
@@ -356,7 +358,7 @@ impl Victim {
             let why = "the API does not accept its DisruptionTarget in time".to_owned();
             return Some(Fate::GivenUp(why, LATE_LASTS));
         }
-        if termination.mark.is_due(&facts.clock) && out.calls.has_room() {
+        if termination.mark.write.is_due(&facts.clock) && out.calls.has_room() {
             termination.send_mark(pod, Why::Eviction(&self.description.message), out);
         }
         Some(Fate::GoesOn)
@@ -366,7 +368,7 @@ impl Victim {
     /// must not count as its own failure. If another victim was needed, it has already been chosen.
     fn report_stubborn(&self, out: &mut Out) {
         let pod = &self.termination.pod;
-        let seconds = end_time(self.termination.grace_seconds).as_secs();
+        let seconds = end_time(self.termination.end.grace_seconds).as_secs();
         let text = format!(
             "it was stopped and still runs, after {seconds} s; it is stopped again and again"
         );
@@ -390,14 +392,14 @@ impl Victim {
     fn stop(&mut self, pod: &PodView, facts: &Facts, out: &mut Out) -> Fate {
         let now = facts.clock.monotonic();
         let termination = &mut self.termination;
-        if termination.end.is_done() {
-            if termination.fail.is_open() || termination.inspect.is_open() {
+        if termination.end.call.is_done() {
+            if termination.report.write.is_open() || termination.report.inspect.is_open() {
                 self.fail(pod, facts, out);
             }
             return Fate::GoesOn;
         }
         let late = self.end_until.is_some_and(|at| facts.clock.reached(at));
-        if termination.end.is_given_up() || late && !self.was_stopped {
+        if termination.end.call.is_given_up() || late && !self.was_stopped {
             let why = "the container runtime does not stop it".to_owned();
             return Fate::GivenUp(why, REFUSED_LASTS);
         }
@@ -405,9 +407,9 @@ impl Victim {
             self.report_stubborn(out);
         }
         let termination = &mut self.termination;
-        termination.end.want();
-        if termination.end.is_due(&facts.clock) {
-            self.end_until.get_or_insert(now + end_time(termination.grace_seconds));
+        termination.end.call.want();
+        if termination.end.call.is_due(&facts.clock) {
+            self.end_until.get_or_insert(now + end_time(termination.end.grace_seconds));
             termination.send_end(pod, Why::Eviction(&self.description.message), out);
         }
         Fate::GoesOn
@@ -418,12 +420,12 @@ impl Victim {
         let why = Why::Eviction(&self.description.message);
         let termination = &mut self.termination;
         let proven = termination.may_fail(&facts.clock);
-        if termination.inspect.is_open() {
+        if termination.report.inspect.is_open() {
             return termination.ask(Verb::Inspect, why, &facts.clock, out);
         }
         // If another client has deleted the pod meanwhile, the kubelet tears it down and reports.
         if out.refusals.forbids(PATCH_STATUS) || pod.is_to_end() {
-            return termination.fail.give_up();
+            return termination.report.write.give_up();
         }
         // A phase without its reason would count as the pod's own failure.
         let marked = self.cause.is_none() || pod.is_disrupted();
@@ -433,7 +435,7 @@ impl Victim {
         } else if !marked {
             let text = "others removed its DisruptionTarget; the kubelet reports its phase";
             out.calls.log(true, Some(&termination.pod), text);
-            termination.fail.give_up();
+            termination.report.write.give_up();
         } else if proven && out.calls.has_room() {
             termination.send_fail(pod, why, &facts.clock, out);
         }
@@ -443,23 +445,24 @@ impl Victim {
     fn delete(&mut self, pod: &PodView, facts: &Facts, out: &mut Out) -> Fate {
         let now = facts.clock.monotonic();
         let termination = &mut self.termination;
-        let lever = termination.terminator == Terminator::Deadline;
-        let deleted = pod.deletion_grace_seconds.is_some_and(|it| it <= termination.grace_seconds);
+        let lever = termination.end.by == Terminator::Deadline;
+        let deleted =
+            pod.deletion_grace_seconds.is_some_and(|it| it <= termination.end.grace_seconds);
         if deleted || lever && pod.is_to_end() {
-            if !termination.end.is_done() {
-                self.by_others = !termination.end.may_have_applied();
-                termination.end.done();
+            if !termination.end.call.is_done() {
+                self.by_others = !termination.end.call.may_have_applied();
+                termination.end.call.done();
             }
             return Fate::GoesOn;
         }
-        if termination.end.is_done() {
+        if termination.end.call.is_done() {
             return Fate::GoesOn;
         }
-        let right = termination.terminator.right().filter(|right| out.refusals.forbids(right));
+        let right = termination.end.by.right().filter(|right| out.refusals.forbids(right));
         if let Some(right) = right {
             return Fate::GivenUp(format!("the API forbids `{right}`"), REFUSED_LASTS);
         }
-        if termination.end.is_given_up() {
+        if termination.end.call.is_given_up() {
             let why = format!("the API refuses its termination: {}", self.words);
             return Fate::GivenUp(why, REFUSED_LASTS);
         }
@@ -467,8 +470,8 @@ impl Victim {
             let why = "the API does not accept its termination in time".to_owned();
             return Fate::GivenUp(why, REFUSED_LASTS);
         }
-        termination.end.want();
-        if termination.end.is_due(&facts.clock) && out.calls.has_room() {
+        termination.end.call.want();
+        if termination.end.call.is_due(&facts.clock) && out.calls.has_room() {
             self.end_until.get_or_insert(now + END_MARGIN);
             termination.send_end(pod, Why::Eviction(&self.description.message), out);
         }

@@ -47,7 +47,7 @@ impl Shutdown {
             (Verb::Patch(Purpose::Mark), Meaning::Done) => {
                 out.journal.append([Record::acknowledged(uid, Intent::Mark)]);
                 // If the agent does not terminate the pod, this is what it reports.
-                if matches!(termination.terminator, Terminator::Kubelet | Terminator::None) {
+                if matches!(termination.end.by, Terminator::Kubelet | Terminator::None) {
                     report(termination, POD_MARKED, BY_OTHERS, out);
                 }
             }
@@ -60,7 +60,7 @@ impl Shutdown {
             _ => {}
         }
         if meaning == Meaning::Unproven {
-            termination.fail.give_up();
+            termination.report.write.give_up();
             let text = "the runtime does not know it though it has run: nothing is written; is \
                         --runtime-endpoint the kubelet's?";
             out.calls.log(true, Some(&termination.pod), text);
@@ -71,7 +71,7 @@ impl Shutdown {
             if let (Some(at), Some(termination)) = (taken_over, &mut entry.shutdown)
                 && pod.disruption.as_ref().is_some_and(|d| patches::is_ours(d, at))
             {
-                termination.mark = Attempt::done_before();
+                termination.mark.write = Attempt::done_before();
             }
             self.enlist(pod, facts, disruptions);
         } else if verb == Verb::Stop {
@@ -83,12 +83,12 @@ impl Shutdown {
 
 /// Takes a termination that the API shows: ours, whose answer was lost, or another client's.
 pub(super) fn note_shown(termination: &mut PodTermination, out: &mut Out) {
-    termination.end.done();
-    if termination.end.may_have_applied() {
+    termination.end.call.done();
+    if termination.end.call.may_have_applied() {
         return note_ended(termination, BY_API, out);
     }
     out.journal.append([Record::acknowledged(&termination.pod.uid, Intent::End)]);
-    if termination.mark.may_have_applied() {
+    if termination.mark.write.may_have_applied() {
         report(termination, POD_MARKED, BY_OTHERS, out);
     }
 }

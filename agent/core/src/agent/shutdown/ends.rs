@@ -20,12 +20,11 @@ use crate::termination::progress::{PodTermination, Terminator};
 
 /// Whether the agent has to terminate the pod and has not begun.
 fn is_to_end(termination: &PodTermination) -> bool {
-    let by_us = matches!(
-        termination.terminator,
-        Terminator::Delete | Terminator::Deadline | Terminator::Stop
-    );
-    let checked = !termination.exit_check.is_open() || termination.mark.may_have_applied();
-    checked && by_us && !termination.reported && !termination.end.is_wanted()
+    let by_us =
+        matches!(termination.end.by, Terminator::Delete | Terminator::Deadline | Terminator::Stop);
+    let checked =
+        !termination.mark.exit_check.is_open() || termination.mark.write.may_have_applied();
+    checked && by_us && !termination.is_reported() && !termination.end.call.is_wanted()
 }
 
 impl Shutdown {
@@ -102,8 +101,8 @@ impl Shutdown {
         let mut intents = Vec::new();
         for stop in stage.stops {
             let Some(termination) = disruptions.covering_mut(&stop.uid) else { continue };
-            termination.end = Attempt::wanted();
-            termination.grace_seconds = stop.grace_seconds;
+            termination.end.call = Attempt::wanted();
+            termination.end.grace_seconds = stop.grace_seconds;
             intents.push(Record::intent(&termination.pod, Intent::End, now.wall));
         }
         self.work.stage = Some(ActiveStage {
@@ -139,25 +138,33 @@ impl Shutdown {
         let rights: Vec<_> = rights.into_iter().flatten().collect();
         for uid in &out.refusals.in_turn(&rights, self.order.iter()) {
             let Some(termination) = disruptions.covering_mut(uid) else { continue };
-            let enough = termination.terminator == Terminator::Stop
+            let enough = termination.end.by == Terminator::Stop
                 && marks_over
-                && (termination.mark.failures() > 0 || termination.mark.may_have_applied());
+                && (termination.mark.write.failures() > 0
+                    || termination.mark.write.may_have_applied());
             // There was no time for the mark; a deletion without it would not state the reason.
-            if termination.end.is_open() && !termination.end.may_have_applied() && !may_end {
-                termination.end.give_up();
+            if termination.end.call.is_open()
+                && !termination.end.call.may_have_applied()
+                && !may_end
+            {
+                termination.end.call.give_up();
                 continue;
             }
-            let marked = !termination.mark.is_awaited() || enough;
-            let reads = termination.terminator != Terminator::Stop && termination.read.is_open();
-            if termination.reported || !marked || reads || !termination.end.is_due(&facts.clock) {
+            let marked = !termination.mark.write.is_awaited() || enough;
+            let reads = termination.end.by != Terminator::Stop && termination.read.is_open();
+            if termination.is_reported()
+                || !marked
+                || reads
+                || !termination.end.call.is_due(&facts.clock)
+            {
                 continue;
             }
             let Some(pod) = facts.pods.get(uid) else {
                 termination.acknowledge();
                 continue;
             };
-            let right = termination.terminator.right();
-            match (termination.terminator, right) {
+            let right = termination.end.by.right();
+            match (termination.end.by, right) {
                 (Terminator::Delete, _) if is_terminating_already(pod, termination) => {
                     note_shown(termination, out);
                 }
@@ -166,7 +173,7 @@ impl Shutdown {
                         return;
                     }
                     if out.refusals.forbids_for(right, uid) {
-                        termination.end.give_up();
+                        termination.end.call.give_up();
                         continue;
                     }
                     if !out.refusals.may_ask(right, &facts.clock) {
@@ -184,5 +191,5 @@ impl Shutdown {
 
 /// Whether the agent or another client deleted the pod with a grace that is not longer. ([SD14])
 fn is_terminating_already(pod: &PodView, termination: &PodTermination) -> bool {
-    pod.deletion_grace_seconds.is_some_and(|grace| grace <= termination.grace_seconds)
+    pod.deletion_grace_seconds.is_some_and(|grace| grace <= termination.end.grace_seconds)
 }

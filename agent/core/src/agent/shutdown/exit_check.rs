@@ -35,7 +35,7 @@ fn had_exited(pod: &PodView, state: &RuntimeState, since: Timestamp) -> bool {
 
 /// Sends the checks that are due.
 pub(super) fn send_exit_checks(facts: &Facts, out: &mut Out, disruptions: &mut Disruptions) {
-    for termination in disruptions.covered_mut().filter(|termination| !termination.reported) {
+    for termination in disruptions.covered_mut().filter(|termination| !termination.is_reported()) {
         termination.ask(Verb::ExitCheck, Why::Shutdown, &facts.clock, out);
     }
 }
@@ -56,20 +56,18 @@ impl Shutdown {
         let Some(termination) = &mut entry.shutdown else { return };
         let state = match result {
             Ok(state) => state,
-            Err(failure) => return termination.exit_check.failed(now, pace, Some(failure)),
+            Err(failure) => return termination.mark.exit_check.failed(now, pace, Some(failure)),
         };
-        termination.exit_check.done();
+        termination.mark.exit_check.done();
         let Some(pod) = facts.pods.get(uid) else { return };
-        let untouched = !termination.mark.may_have_applied() && !termination.end.may_have_applied();
-        if !untouched
-            || termination.terminator != Terminator::Stop
-            || !had_exited(pod, state, since)
-        {
+        let untouched =
+            !termination.mark.write.may_have_applied() && !termination.end.call.may_have_applied();
+        if !untouched || termination.end.by != Terminator::Stop || !had_exited(pod, state, since) {
             return;
         }
         entry.had_exited = true;
-        termination.terminator = Terminator::None;
-        termination.mark.give_up();
+        termination.end.by = Terminator::None;
+        termination.mark.write.give_up();
         out.journal.append([Record::intent(&termination.pod, Intent::LeaveExited, since)]);
         let text = "all its containers had exited before the shutdown; its kubelet reports it";
         out.calls.log(false, Some(&termination.pod), text);

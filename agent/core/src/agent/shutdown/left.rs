@@ -35,7 +35,7 @@ pub(super) fn left_behind(shutdown: &Shutdown, facts: &Facts, disruptions: &Disr
         let entry = disruptions.get(&pod.uid);
         let termination = entry.and_then(|entry| entry.shutdown.as_ref());
         let counted = termination.is_some_and(|termination| {
-            termination.reported || termination.is_awaited() || termination.is_unacknowledged()
+            termination.is_reported() || termination.is_awaited() || termination.is_unacknowledged()
         });
         if !counted {
             let exited = entry.is_some_and(|entry| entry.had_exited) && termination.is_some();
@@ -58,13 +58,13 @@ fn why(
 ) -> LeftReason {
     if let Some(termination) = termination {
         let tolerates = shutdown.came_late(&pod.uid) && pod.details.tolerates_shutdown;
-        if tolerates && scope.mode == Mode::Replace && termination.terminator == Terminator::None {
+        if tolerates && scope.mode == Mode::Replace && termination.end.by == Terminator::None {
             return LeftReason::ToleratesShutdown;
         }
-        if termination.succeeds {
+        if termination.report.is_left() {
             return LeftReason::Succeeded;
         }
-        if termination.terminator != Terminator::None {
+        if termination.end.by != Terminator::None {
             return LeftReason::NotTerminated;
         }
     }

@@ -61,11 +61,11 @@ fn comes_again(pod: &PodView, terminator: Terminator) -> bool {
 /// later. ([SD17])
 fn more_is_to_come(termination: &PodTermination, pod: &PodView) -> bool {
     let by_kubelet = matches!(
-        termination.terminator,
+        termination.end.by,
         Terminator::Kubelet | Terminator::Delete | Terminator::Deadline
     );
     // A phase of ours that the API has not acknowledged may have met the kubelet's.
-    let open = !termination.reported && !termination.fail.is_done();
+    let open = !termination.is_reported() && !termination.report.write.is_done();
     by_kubelet && open && pod.is_terminal() && pod.running_since.is_some()
 }
 
@@ -141,35 +141,34 @@ impl Shutdown {
             self.order.push(pod.uid.clone());
             if carried {
                 // A write of the previous shutdown may still be under way: the agent reads first.
-                termination.mark = Attempt::wanted();
+                termination.mark.write = Attempt::wanted();
                 termination.read = Attempt::wanted();
             }
         }
-        (termination.had_run, termination.is_deleted) = (pod.has_run, pod.is_terminating());
+        (termination.mark.had_run, termination.end.is_deleted) =
+            (pod.has_run, pod.is_terminating());
         if terminator == Terminator::Stop && wanted && !carried && pod.ends_with_its_sandbox() {
-            termination.exit_check.want();
+            termination.mark.exit_check.want();
         }
         // A kubelet that died after our deletion does not carry it out. A kubelet that came back
         // starts pods that we stopped, and has to terminate them itself.
-        let back = termination.terminator == Terminator::Stop
-            && !termination.end.is_in_flight()
-            && !termination.fail.is_done();
-        if termination.terminator != terminator
-            && (!termination.end.may_have_applied() || terminator == Terminator::Stop || back)
+        let back = termination.end.by == Terminator::Stop
+            && !termination.end.call.is_in_flight()
+            && !termination.report.write.is_done();
+        if termination.end.by != terminator
+            && (!termination.end.call.may_have_applied() || terminator == Terminator::Stop || back)
         {
-            termination.terminator = terminator;
-            termination.end = Attempt::default();
-            termination.fail.drop_it();
+            termination.end.by = terminator;
+            termination.end.call = Attempt::default();
+            termination.report.write.drop_it();
         }
         if pod.is_terminal() {
-            self.work.progress |= !termination.reported;
-            termination.seen_terminal = true;
-            termination.acknowledge();
-            termination.unmounts = self.mode.found.mode == Mode::Replace && unmounts(pod);
+            self.work.progress |= !termination.is_reported();
+            termination.show(self.mode.found.mode == Mode::Replace && unmounts(pod));
         } else if pod.is_disrupted() && !carried {
             settle_mark(termination, pod);
         } else if wanted {
-            want_mark(&mut termination.mark);
+            want_mark(&mut termination.mark.write);
         }
     }
 
@@ -184,19 +183,16 @@ impl Shutdown {
         let entry = disruptions.get_mut(&pod.uid);
         let recorded = entry.as_ref().is_some_and(|entry| entry.recorded.is_some());
         let known = entry.and_then(|entry| entry.shutdown.as_mut());
-        let had_not_run = known.as_ref().is_some_and(|it| !it.had_run && recorded);
+        let had_not_run = known.as_ref().is_some_and(|it| !it.mark.had_run && recorded);
         let listed = known.is_some();
         // A phase that the API showed, or that it took from us, was reverted by another writer.
-        if let Some(termination) = known.filter(|it| it.seen_terminal && it.fail.is_done())
-            && !pod.is_terminal()
-        {
-            termination.reported = false;
-            termination.seen_terminal = false;
+        if let Some(termination) = known.filter(|_| !pod.is_terminal()) {
+            termination.was_reverted();
         }
         if listed || !self.is_released() {
             self.enlist(pod, facts, disruptions);
         }
-        let started = disruptions.covering(&pod.uid).filter(|it| had_not_run && it.had_run);
+        let started = disruptions.covering(&pod.uid).filter(|it| had_not_run && it.mark.had_run);
         started.map(PodTermination::mark_intent)
     }
 
@@ -213,7 +209,7 @@ impl Shutdown {
     /// Notes that the API no longer has the pod.
     pub(super) fn pod_gone(&mut self, uid: &PodUid, disruptions: &mut Disruptions) {
         if let Some(termination) = disruptions.covering_mut(uid) {
-            self.work.progress |= !termination.reported;
+            self.work.progress |= !termination.is_reported();
             termination.acknowledge();
         }
     }
@@ -230,15 +226,15 @@ impl Shutdown {
         for uid in &out.refusals.in_turn(&[PATCH_STATUS], self.order.iter()) {
             let Some(entry) = disruptions.get_mut(uid) else { continue };
             let Some(termination) = &mut entry.shutdown else { continue };
-            if termination.reported
+            if termination.is_reported()
                 || termination.read.is_open()
-                || !termination.mark.is_due(&facts.clock)
+                || !termination.mark.write.is_due(&facts.clock)
             {
                 continue;
             }
             // The agent first checks whether the pod had already exited, for half of the time for
             // marks.
-            if termination.exit_check.is_open() && may_end && !checks_over {
+            if termination.mark.exit_check.is_open() && may_end && !checks_over {
                 continue;
             }
             if !out.calls.has_room() {
@@ -249,15 +245,15 @@ impl Shutdown {
                 continue;
             };
             // A pod that is no longer terminated comes back with the node. ([AP5])
-            let ends = may_end || termination.end.may_have_applied() || pod.is_terminating();
+            let ends = may_end || termination.end.call.may_have_applied() || pod.is_terminating();
             if out.refusals.forbids_for(PATCH_STATUS, uid) || !(ends || pod.ends_with_its_sandbox())
             {
-                termination.mark.give_up();
+                termination.mark.write.give_up();
                 continue;
             }
-            let known = entry.recorded.filter(|known| known.at == termination.marked_at);
+            let known = entry.recorded.filter(|known| known.at == termination.mark.at);
             let recorded = known.unwrap_or_else(|| Recorded {
-                at: termination.marked_at,
+                at: termination.mark.at,
                 since: facts.clock.monotonic(),
                 until: out.journal.append([termination.mark_intent()]),
             });
@@ -299,10 +295,11 @@ fn want_mark(mark: &mut Attempt) {
 
 /// Settles a mark that the API shows, ours or another writer's.
 fn settle_mark(termination: &mut PodTermination, pod: &PodView) {
-    if termination.mark.is_done() || termination.mark.is_in_flight() {
+    if termination.mark.write.is_done() || termination.mark.write.is_in_flight() {
         return;
     }
-    let ours = |disruption| patches::is_ours(disruption, termination.marked_at);
-    let sent = termination.mark.may_have_applied() && pod.disruption.as_ref().is_some_and(ours);
-    termination.mark = if sent { Attempt::done_before() } else { Attempt::done_by_others() };
+    let ours = |disruption| patches::is_ours(disruption, termination.mark.at);
+    let sent =
+        termination.mark.write.may_have_applied() && pod.disruption.as_ref().is_some_and(ours);
+    termination.mark.write = if sent { Attempt::done_before() } else { Attempt::done_by_others() };
 }

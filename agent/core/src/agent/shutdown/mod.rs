@@ -123,11 +123,11 @@ impl ActiveStage {
         let ended = |uid| {
             disruptions.covering(uid).is_none_or(|termination| {
                 let stopped =
-                    termination.terminator == Terminator::Stop && termination.end.is_done();
-                termination.reported
+                    termination.end.by == Terminator::Stop && termination.end.call.is_done();
+                termination.is_reported()
                     || stopped
-                    || termination.is_left()
-                    || termination.end.is_held_back()
+                    || termination.end.is_left()
+                    || termination.end.call.is_held_back()
             })
         };
         self.pods.iter().all(ended) || clock.reached(self.ends_at)
@@ -195,7 +195,7 @@ impl Shutdown {
         let open = |termination: &PodTermination| {
             termination.is_awaited()
                 || termination.is_unacknowledged()
-                || termination.end.is_in_flight()
+                || termination.end.call.is_in_flight()
         };
         self.work.step > Step::Intent && !disruptions.covered().any(open)
     }
@@ -225,8 +225,8 @@ impl Shutdown {
             step: self.work.step,
             cancelled: false,
             candidates: disruptions.covered().count(),
-            marked: count(&|termination| termination.mark.is_done()),
-            terminal: count(&|termination| termination.reported),
+            marked: count(&|termination| termination.mark.write.is_done()),
+            terminal: count(&PodTermination::is_reported),
             unreported: count(&PodTermination::is_awaited),
             unacknowledged: count(&PodTermination::is_unacknowledged),
             marked_after,
@@ -245,11 +245,11 @@ pub(super) fn is_unacknowledged(disruptions: &Disruptions) -> bool {
 
 /// Whether there are marks to send.
 fn is_marking(disruptions: &Disruptions) -> bool {
-    disruptions.covered().any(|it| !it.reported && it.mark.is_awaited())
+    disruptions.covered().any(|it| !it.is_reported() && it.mark.write.is_awaited())
 }
 
 /// Whether the next step waits for marks: a refused mark holds up only its own pod.
 fn waits_for_marks(disruptions: &Disruptions) -> bool {
     let waits = |mark: &Attempt| mark.is_open() && !mark.is_held_back();
-    disruptions.covered().any(|it| !it.reported && waits(&it.mark))
+    disruptions.covered().any(|it| !it.is_reported() && waits(&it.mark.write))
 }

@@ -140,8 +140,8 @@ impl Shutdown {
     fn pods_are_at_rest(&self, facts: &Facts, disruptions: &Disruptions) -> bool {
         // Work that the plan has not begun yet is not settled either.
         let begun = self.work.deletions_over || self.mode.found.mode == Mode::Assist;
-        let unmounts =
-            facts.kubelet.lives() && disruptions.covered().any(|termination| termination.unmounts);
+        let unmounts = facts.kubelet.lives()
+            && disruptions.covered().any(|termination| termination.report.unmounts());
         self.is_settled(disruptions)
             && !unmounts
             && facts.pods.is_listed()
@@ -152,7 +152,7 @@ impl Shutdown {
     /// Whether no component can terminate the pods, perhaps only for a moment. A kubelet that
     /// restarts is back within seconds, and terminates what it finds. ([AP16])
     fn is_kubelet_awaited(&self, facts: &Facts, disruptions: &Disruptions) -> bool {
-        let left = disruptions.covered().any(|termination| !termination.reported);
+        let left = disruptions.covered().any(|termination| !termination.is_reported());
         let ends_pods = facts.settings.priority_groups.is_some() && self.origin != Origin::Resumed;
         let may_return =
             self.mode.found.marks_only && ends_pods && left && self.origin != Origin::Unannounced;
@@ -256,7 +256,7 @@ impl Shutdown {
         self.release = Release::Released;
         self.summary.released_after = Some(self.window.elapsed(now));
         let unreported = self.summary.unreported_at_release.unwrap_or_default();
-        let terminal = disruptions.covered().filter(|it| it.reported).count();
+        let terminal = disruptions.covered().filter(|it| it.is_reported()).count();
         let left: usize = self.summary.left_at_release.values().sum();
         let mut text = format!(
             "released after {} ms of {} ms granted; of {} pods, {terminal} are terminal in the \
@@ -269,7 +269,8 @@ impl Shutdown {
             text += ": ";
             text += &words(&self.summary.left_at_release);
         }
-        let unmounts = disruptions.covered().filter(|termination| termination.unmounts).count();
+        let unmounts =
+            disruptions.covered().filter(|termination| termination.report.unmounts()).count();
         if unmounts > 0 {
             text += "; volumes are still mounted, of pods: ";
             text += &unmounts.to_string();
@@ -306,7 +307,7 @@ impl Shutdown {
         };
         let text = format!(
             "{why}: {} of {} pods are terminal in the API, {} awaited, {} writes unacknowledged",
-            count(|termination| termination.reported),
+            count(PodTermination::is_reported),
             disruptions.covered().count(),
             count(PodTermination::is_awaited),
             count(PodTermination::is_unacknowledged),

@@ -22,9 +22,9 @@ impl Shutdown {
         for entry in disruptions.iter_mut() {
             let had_exited = entry.had_exited;
             let Some(termination) = &mut entry.shutdown else { continue };
-            let ours = !had_exited && !termination.fail.is_wanted();
+            let ours = !had_exited && !termination.report.write.is_wanted();
             if termination.is_awaited() && ours {
-                termination.inspect.want();
+                termination.report.inspect.want();
             }
         }
     }
@@ -44,8 +44,11 @@ impl Shutdown {
         let uids = disruptions.covered().map(|termination| &termination.pod.uid);
         for uid in &out.refusals.in_turn(&[PATCH_STATUS], uids) {
             let Some(termination) = disruptions.covering_mut(uid) else { continue };
-            let reading = termination.read.is_open() || termination.inspect.is_open();
-            if termination.reported || reading || !termination.fail.is_due(&facts.clock) {
+            let reading = termination.read.is_open() || termination.report.inspect.is_open();
+            if termination.is_reported()
+                || reading
+                || !termination.report.write.is_due(&facts.clock)
+            {
                 continue;
             }
             if lives && !at_the_end {
@@ -60,7 +63,7 @@ impl Shutdown {
             };
             // The phase is there; only the kubelet reports how the containers ended.
             if pod.is_terminal() {
-                termination.fail.give_up();
+                termination.report.write.give_up();
                 continue;
             }
             // A kubelet that lives, or came and went, may have started containers since.
@@ -72,7 +75,7 @@ impl Shutdown {
                 continue;
             }
             if out.refusals.forbids_for(PATCH_STATUS, uid) {
-                termination.fail.give_up();
+                termination.report.write.give_up();
                 continue;
             }
             if !out.refusals.may_ask(PATCH_STATUS, &facts.clock) {
@@ -90,7 +93,7 @@ impl Shutdown {
 
 /// Sends the runtime checks that are due.
 pub(super) fn send_inspects(facts: &Facts, out: &mut Out, disruptions: &mut Disruptions) {
-    for termination in disruptions.covered_mut().filter(|termination| !termination.reported) {
+    for termination in disruptions.covered_mut().filter(|termination| !termination.is_reported()) {
         termination.ask(Verb::Inspect, Why::Shutdown, &facts.clock, out);
     }
 }
@@ -98,9 +101,9 @@ pub(super) fn send_inspects(facts: &Facts, out: &mut Out, disruptions: &mut Disr
 /// Whether a kubelet that lives starts the pod's containers again: it was only stopped, or the API
 /// did not take its end.
 fn restarts(pod: &PodView, termination: &PodTermination) -> bool {
-    let ends = match termination.terminator {
+    let ends = match termination.end.by {
         Terminator::Stop => false,
-        Terminator::Delete | Terminator::Deadline => termination.end.is_done(),
+        Terminator::Delete | Terminator::Deadline => termination.end.call.is_done(),
         Terminator::Kubelet | Terminator::None => true,
     };
     !ends && !pod.is_to_end() && !pod.ends_with_its_sandbox()

@@ -172,9 +172,9 @@ impl Shutdown {
         }];
         let mut recorded = Vec::new();
         for uid in &self.order {
-            let termination = disruptions.covering(uid).filter(|it| it.mark.is_open());
+            let termination = disruptions.covering(uid).filter(|it| it.mark.write.is_open());
             let Some(termination) = termination else { continue };
-            recorded.push((uid, termination.marked_at));
+            recorded.push((uid, termination.mark.at));
             records.push(termination.mark_intent());
         }
         self.intent_mark = out.journal.append(records);
@@ -208,7 +208,7 @@ impl Shutdown {
             self.mode.found.why,
             self.window.granted.as_secs_f64(),
             disruptions.covered().count(),
-            disruptions.covered().filter(|termination| termination.mark.is_open()).count(),
+            disruptions.covered().filter(|termination| termination.mark.write.is_open()).count(),
         );
         out.announce(false, BEGUN, text);
     }
