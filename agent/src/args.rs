@@ -8,7 +8,6 @@ mod leave_status;
 mod pressure;
 mod run;
 mod scrape;
-mod traces;
 
 use agent_core::shutdown::priority_groups::{
     PriorityGroupFlags, PriorityGroups, PriorityGroupsError,
@@ -24,7 +23,6 @@ pub use leave_status::LeaveStatusArgs;
 pub use pressure::{PressureArgs, PressureArgsError};
 pub use run::{Config, RunArgs, RunArgsError};
 pub use scrape::{ScrapeArgs, ScrapeConfig};
-pub use traces::TraceArgs;
 
 /// Terminates the pods of a node that shuts down, and makes sure that the API records how each one
 /// ended.

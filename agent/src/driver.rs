@@ -22,7 +22,6 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 use crate::source::stop::Stopping;
-use crate::traces::Traces;
 pub use lanes::Lane;
 use lanes::Lanes;
 
@@ -86,8 +85,6 @@ pub struct Parts<S> {
     pub metrics: Metrics,
     /// What other tasks can read.
     pub shown: Shown,
-    /// The traces of disrupted pods.
-    pub traces: Traces,
 }
 
 impl<S: Sinks> Driver<S> {
@@ -146,7 +143,6 @@ impl<S: Sinks> Driver<S> {
             self.parts.metrics.notice();
         }
         let now = self.now();
-        self.parts.traces.event(&event, now);
         self.parts.agent.handle(event, now);
     }
 
@@ -162,23 +158,20 @@ impl<S: Sinks> Driver<S> {
             for (id, action) in plan.actions {
                 match action {
                     Action::Log(line) => self.log(&line),
-                    action => self.start(id, action, now),
+                    action => self.start(id, action),
                 }
             }
         }
     }
 
     /// Starts an action, once those before it in its lane have ended.
-    fn start(&mut self, id: ActionId, action: Action, now: Now) {
+    fn start(&mut self, id: ActionId, action: Action) {
         tracing::debug!(id = id.0, ?action, "action");
-        let status = self.parts.agent.status();
-        self.parts.traces.action(id, &action, status, now);
-        let flushed = self.parts.traces.before(&action, status, now);
         let mut place = self.lanes.enter(self.parts.sinks.lane(&action));
         let of = ActionResult::failed(&action);
         let work = self.parts.sinks.carry_out(action);
         self.running.spawn(async move {
-            tokio::join!(place.turn(), flushed);
+            place.turn().await;
             // The lock must outlive the panic: the process keeps it.
             let ended = AssertUnwindSafe(work).catch_unwind().await;
             (id, ended.unwrap_or_else(|panic| of(panicked(panic.as_ref()))))
@@ -383,7 +376,6 @@ mod tests {
             sinks: Panics { begun: Arc::clone(&begun) },
             metrics: Metrics::new(&Registry::new()).expect("must register"),
             shown: Shown { status, hurry: Default::default() },
-            traces: Traces::default(),
         });
         let calm = LogindState {
             owner: ":1.0".into(),
@@ -423,7 +415,6 @@ mod tests {
             sinks: Gated { gate, pods: by_name, begun: Arc::clone(&begun), ended },
             metrics: Metrics::new(&Registry::new()).expect("must register"),
             shown: Shown { status, hurry: Default::default() },
-            traces: Traces::default(),
         });
         let count = |kind| {
             let begun = begun.lock().expect("must not be poisoned");

@@ -26,4 +26,3 @@ mod report_table;
 pub mod run;
 pub mod sink;
 pub mod source;
-pub mod traces;

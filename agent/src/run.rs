@@ -11,7 +11,6 @@ use epilogue_runtime::health::{Checks, Flag};
 use epilogue_runtime::process;
 use epilogue_runtime::signals::Signals;
 use epilogue_runtime::tasks::TaskGroup;
-use epilogue_runtime::traces::Tracer;
 use epilogue_runtime::watch::{Newest, Signs, Watches};
 use jiff::Timestamp;
 use prometheus::Registry;
@@ -40,7 +39,6 @@ use crate::source::pressure::psi;
 use crate::source::systemd::Systemd;
 use crate::source::watch::Watch;
 use crate::source::{lease, logind_conf, node, oom, oomd, pods, policies, stop};
-use crate::traces::Traces;
 
 /// Maximum number of facts in the core's queue; more wait at their source.
 const EVENTS_MAX: usize = 1024;
@@ -85,7 +83,6 @@ struct Shared {
 struct Started {
     agent: Agent,
     journal: JournalSink,
-    traces: Traces,
 }
 
 /// Runs the agent until it receives SIGTERM or SIGINT.
@@ -167,10 +164,7 @@ pub async fn work(
     let mut group = TaskGroup::new(CancellationToken::new());
     let reachable = Flag::failing("not asked yet");
     shared.serve(&reachable, &mut group).await?;
-    let tracer =
-        Tracer::start(config.traces.as_ref(), "epilogue-agent", &shared.registry, &mut group)?;
-    let traces = Traces::new(tracer, config.node.clone());
-    let started = Started { agent, journal: journal.sink, traces };
+    let started = Started { agent, journal: journal.sink };
     shared.drive(started, events, shown, stop, &mut group);
     shared.listen(reachable, &mut group);
     let ended = group.run(END_MAX).await;
@@ -253,7 +247,7 @@ impl Shared {
         stop: CancellationToken,
         group: &mut TaskGroup,
     ) {
-        let Started { agent, journal, traces } = started;
+        let Started { agent, journal } = started;
         let node = self.config.node.clone();
         let metrics = self.metrics.clone();
         let Environment { reads, writes, bus, runtime, clock, .. } = &self.environment;
@@ -273,8 +267,7 @@ impl Shared {
         };
         let clock = clock.clone();
         let clock = Box::new(move || clock.now());
-        let driver =
-            Driver::new(Parts { agent, node, clock, events, sinks, metrics, shown, traces });
+        let driver = Driver::new(Parts { agent, node, clock, events, sinks, metrics, shown });
         let stop = stop::requested(stop, bus.clone(), self.host.clone());
         let token = group.token();
         group.spawn("driver", async move {

@@ -12,7 +12,6 @@ use epilogue_runtime::client::ClientOptions;
 use epilogue_runtime::lease::{Annotations, LeaseOptions};
 use epilogue_runtime::rate_limit::RateLimit;
 use epilogue_runtime::telemetry::{LogFilter, LogFormat};
-use epilogue_runtime::traces::TraceOptions;
 use jiff::SignedDuration;
 
 use controller_core::go_duration::GoDuration;
@@ -133,14 +132,6 @@ pub struct Args {
     /// Log filter: a level, or target=level, separated by commas.
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log_level: LogFilter,
-    /// Address of a collector that takes traces by OTLP over HTTP, such as http://127.0.0.1:4318;
-    /// empty for none. Needs a build with the feature traces.
-    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
-    otlp_endpoint: Option<String>,
-    /// The part of all traces that is exported, from 0 to 1. The pod's UID decides, so give agent
-    /// and controller the same ratio.
-    #[arg(long, value_name = "RATIO", default_value_t = 1.0)]
-    trace_sample_ratio: f64,
     /// Verify each plan before it is carried out, and log violations.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
@@ -174,7 +165,6 @@ pub struct Config {
     pub(crate) admin: AdminConfig,
     pub(crate) check_plans: bool,
     pub(crate) pod_gc: PodGcConfig,
-    pub(crate) traces: Option<TraceOptions>,
 }
 
 impl Args {
@@ -232,7 +222,6 @@ impl Args {
             admin: self.admin.config(),
             check_plans: self.check_plans,
             pod_gc: self.pod_gc.config(enforce)?,
-            traces: TraceOptions::new(self.otlp_endpoint.as_deref(), self.trace_sample_ratio)?,
             client: ClientOptions { kubeconfig: self.kubeconfig, user_agent, rate_limit },
         })
     }
@@ -457,7 +446,7 @@ mod tests {
 
     #[test]
     fn what_does_not_go_together_names_the_flag_and_the_remedy() {
-        let table: [(&[&str], &[&str]); 13] = [
+        let table: [(&[&str], &[&str]); 14] = [
             (
                 &["--external-job-controllers=example.com/a,kueue"],
                 &["--external-job-controllers: \"kueue\"", "example.com/controller"],
@@ -483,6 +472,7 @@ mod tests {
             (&["--sync-job-batch-period=1"], &["--sync-job-batch-period", "500ms"]),
             (&["--leader-elect-lease-duration=1s"], &["--leader-elect-lease-duration"]),
             (&["--mode=off"], &["--mode", "observe, enforce"]),
+            (&["--otlp-endpoint="], &["unexpected argument '--otlp-endpoint'"]),
         ];
         let short = config(&["--default-job-pod-failure-backoff=10ms"]).expect("must be valid");
         assert_eq!(short.settings.min_job_pod_failure_backoff, SignedDuration::from_millis(10));

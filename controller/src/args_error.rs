@@ -2,7 +2,6 @@
 
 use controller_core::go_duration::GoDuration;
 use epilogue_runtime::lease::LeaseError;
-use epilogue_runtime::traces::TraceError;
 use thiserror::Error;
 
 /// Why the arguments are invalid.
@@ -49,7 +48,4 @@ pub enum ArgsError {
     /// The lease's options are inconsistent.
     #[error("{0}")]
     Lease(#[from] LeaseError),
-    /// The flags for traces are invalid.
-    #[error(transparent)]
-    Traces(#[from] TraceError),
 }

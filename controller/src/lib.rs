@@ -20,7 +20,6 @@ mod readiness;
 pub mod run;
 mod scheduling_api;
 mod sync;
-mod traces;
 mod unreadable;
 mod wake_ups;
 mod workqueue;

@@ -15,7 +15,6 @@ use epilogue_runtime::health::Checks;
 use epilogue_runtime::process;
 use epilogue_runtime::signals::Signals;
 use epilogue_runtime::tasks::TaskGroup;
-use epilogue_runtime::traces::Tracer;
 use epilogue_runtime::watch::{Signs, Watches};
 use kube::Client;
 use parking_lot::Mutex;
@@ -38,7 +37,6 @@ use crate::podgc::{self, GcQueues};
 use crate::readiness::Readiness;
 use crate::scheduling_api::SchedulingApi;
 use crate::sync::Syncer;
-use crate::traces::Traces;
 use crate::wake_ups::{CallsOnTheWay, WakeUps};
 use crate::workqueue::{Process, Queue};
 
@@ -62,7 +60,6 @@ struct Parts {
     recorder: Arc<Recorder>,
     /// `None` if all its rules are off.
     pod_gc: Option<Arc<podgc::Worker>>,
-    traces: Arc<Traces>,
     clock: Clock,
     /// From this number of pods on, a plan is made on another thread.
     many_pods: usize,
@@ -130,7 +127,7 @@ pub async fn work(
 /// Starts caches, then the lease, then the workers, and stops them in reverse order.
 async fn lead(
     config: &Config,
-    mut parts: Parts,
+    parts: Parts,
     environment: Environment,
     token: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -145,9 +142,6 @@ async fn lead(
         namespaces: HasSynced::new(of_pod_gc("namespaces")),
     };
     let mut base = TaskGroup::new(token.child_token());
-    let (traces, service) = (config.traces.as_ref(), "epilogue-controller");
-    let tracer = Tracer::start(traces, service, &parts.registry, &mut base)?;
-    parts.traces = Arc::new(Traces::new(tracer, parts.clock));
     let parts = &parts;
     let reviews = environment.clients.lease.clone();
     serve(config, parts, reviews, &readiness, &mut base).await?;
@@ -275,7 +269,6 @@ impl Parts {
             client: clients.jobs.clone(),
             registry,
             metrics,
-            traces: Arc::default(),
             clock,
             many_pods: *many_pods,
         })
@@ -289,7 +282,6 @@ impl Parts {
             dispatch: Arc::clone(&self.dispatch),
             recorder: Arc::clone(&self.recorder),
             manage_all_jobs: config.settings.manage_all_jobs,
-            traces: Arc::clone(&self.traces),
         };
         if self.pod_gc.is_some() {
             let (client, dispatch) = (self.client.clone(), Arc::clone(&self.dispatch));
@@ -349,7 +341,6 @@ impl Parts {
         });
         // The queues were closed until now: a waiting replica only keeps its caches.
         self.dispatch.open(config.enforce);
-        self.traces.open();
         let mut group = TaskGroup::new(token);
         if config.enforce {
             let (jobs, orphans) = (&self.dispatch.jobs, &self.dispatch.orphans);

@@ -11,7 +11,6 @@ pub mod binary;
 pub mod cache;
 pub mod cargo;
 pub mod cluster;
-pub mod collector;
 pub mod control_plane;
 pub mod controller;
 pub mod debian;

@@ -10,7 +10,6 @@ mod pressure;
 mod refusals;
 mod stuck;
 mod token;
-mod traces;
 #[allow(dead_code, reason = "the agent's own tests use all of it")]
 #[path = "../../agent/tests/pressure/tree.rs"]
 mod tree;

@@ -10,13 +10,12 @@ use clap::{ArgAction, ValueEnum};
 use epilogue_runtime::admin::BindAddress;
 use epilogue_runtime::client::ClientOptions;
 use epilogue_runtime::telemetry::{LogFilter, LogFormat};
-use epilogue_runtime::traces::{TraceError, TraceOptions};
 use thiserror::Error;
 
 use super::host::{absolute, client, node_name};
 use super::{
     HostArgs, KubeletArgs, KubeletPlace, PressureArgs, PressureArgsError, PriorityGroupArgs,
-    ScrapeArgs, ScrapeConfig, TraceArgs,
+    ScrapeArgs, ScrapeConfig,
 };
 use crate::cri::Sockets;
 
@@ -91,8 +90,6 @@ pub struct RunArgs {
     pod_uid: Option<String>,
     #[command(flatten)]
     pressure: PressureArgs,
-    #[command(flatten)]
-    traces: TraceArgs,
 }
 
 /// Whether the agent acts.
@@ -154,8 +151,6 @@ pub struct Config {
     pub own_pod: Option<PodUid>,
     /// What the agent does outside of shutdowns.
     pub features: Features,
-    /// Where traces go, if anywhere.
-    pub traces: Option<TraceOptions>,
     /// Flags that are probably not meant as given; for the log.
     pub doubts: Vec<String>,
 }
@@ -169,9 +164,6 @@ pub enum RunArgsError {
     /// The thresholds are invalid.
     #[error(transparent)]
     Pressure(#[from] PressureArgsError),
-    /// The flags for traces are invalid.
-    #[error(transparent)]
-    Traces(#[from] TraceError),
     /// The host's name cannot be read.
     #[error("cannot read the host's name from {path}; give --node-name")]
     HostName {
@@ -253,7 +245,6 @@ impl RunArgs {
             own_pod: self.pod_uid.filter(|uid| !uid.is_empty()).map(PodUid),
             client: client(self.kubeconfig.as_deref()),
             features,
-            traces: self.traces.options()?,
             doubts,
             root,
             bus_address,
@@ -363,7 +354,7 @@ mod tests {
 
     #[test]
     fn what_means_nothing_names_the_flag_and_the_remedy() {
-        let table: [(&[&str], &[&str]); 14] = [
+        let table: [(&[&str], &[&str]); 13] = [
             (&["--priority-max=2000001000"], &["--priority-max", "2000000000"]),
             (&["--node-name=N 1"], &["--node-name", "kubectl get nodes"]),
             (&["--runtime-endpoint=tcp://x"], &["--runtime-endpoint", "unix:///PATH"]),
@@ -375,8 +366,7 @@ mod tests {
             (&["--mode=off"], &["enforce", "observe"]),
             (&["--bare-pods=kill"], &["--bare-pods", "deadline-lever"]),
             (&["--metrics-bind-address=9465"], &["--metrics-bind-address", ":PORT"]),
-            (&["--otlp-endpoint=x"], &["--otlp-endpoint", "http://127.0.0.1:4318"]),
-            (&["--trace-sample-ratio=2"], &["--trace-sample-ratio", "from 0 to 1"]),
+            (&["--otlp-endpoint="], &["unexpected argument '--otlp-endpoint'"]),
             (&["--shutdown-grace-perod=1s"], &["--shutdown-grace-period"]),
         ];
         for (flags, words) in table {

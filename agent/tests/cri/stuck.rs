@@ -18,7 +18,6 @@ use epilogue_agent::driver::{Driver, Lane, Parts, Shown, Sinks};
 use epilogue_agent::metrics::Metrics;
 use epilogue_agent::sink::api::{ApiSink, NewestVersions};
 use epilogue_agent::source::stop::Stopping;
-use epilogue_agent::traces::Traces;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
@@ -200,7 +199,6 @@ impl Site {
             sinks,
             metrics: Metrics::new(&Registry::new()).expect("must register"),
             shown: Shown { status: shown, hurry: Default::default() },
-            traces: Traces::default(),
         });
         let stop = CancellationToken::new();
         let stopped = stop.clone();

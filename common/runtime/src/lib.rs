@@ -18,5 +18,4 @@ pub mod signals;
 pub mod tasks;
 pub mod telemetry;
 pub mod token_file;
-pub mod traces;
 pub mod watch;

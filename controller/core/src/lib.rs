@@ -17,7 +17,6 @@ pub mod managed_by;
 pub mod orphans;
 pub mod podgc;
 pub mod quota_waits;
-pub mod replacements;
 pub mod spelling;
 pub mod state;
 pub mod turns;

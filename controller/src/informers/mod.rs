@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use self::watch::{RawNamespace, Versioned, VersionedJob, WatchEvent, watch};
 use crate::dispatch::Dispatch;
 use crate::events::Recorder;
-use crate::traces::Traces;
 use crate::unreadable;
 
 /// Whether the cache holds a complete list of one kind.
@@ -85,7 +84,6 @@ pub(crate) struct Informers {
     pub(crate) recorder: Arc<Recorder>,
     /// Whether Jobs without `managedBy` are ours.
     pub(crate) manage_all_jobs: bool,
-    pub(crate) traces: Arc<Traces>,
 }
 
 impl Informers {
@@ -109,7 +107,6 @@ impl Informers {
         let (client, handles) = (self.client.clone(), synced.handles(&self.dispatch, newest));
         watch::<WirePod>(client, self.namespace.as_deref(), handles, token, |event| {
             let ends = matches!(event, WatchEvent::ListEnds(_));
-            self.traces.pods(&event);
             self.pod_event(event);
             if ends {
                 synced.fill();
