@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use epilogue_runtime::client::{self, ClientOptions};
 use jiff::Timestamp;
 
-use crate::args::{CheckArgs, CheckConfig, HostArgs, Output};
+use crate::args::{CheckArgs, CheckConfig, Output};
 use crate::bus::{Bus, CallError};
 use crate::cri::{Runtime, Sockets};
 use crate::host::Host;
@@ -34,11 +34,11 @@ pub fn run(args: CheckArgs, config: CheckConfig) -> anyhow::Result<ExitCode> {
 }
 
 async fn facts(args: CheckArgs, config: CheckConfig) -> anyhow::Result<Facts> {
-    let HostArgs { root, bus_address } = args.host;
+    let root = args.host.root;
     let cri = Runtime::new(Sockets::new(args.runtime_endpoint, &root));
     let host = Host::new(root);
     let conf_files = host.logind_conf_files()?;
-    let bus_address = bus_address.unwrap_or_else(|| host.bus_address());
+    let bus_address = host.bus_address();
     let bus = ask(&bus_address, &host).await;
     let (api, access) = ask_api(config.api).await;
     let settings = KubeletSettings { place: config.kubelet.clone(), access, period: PERIOD };

@@ -50,7 +50,7 @@ impl Environment {
         let reads = LinkedClient::new(&api, authorities.clone(), Arc::clone(&on_time))?;
         let writes = LinkedClient::new(&api, authorities, on_time)?;
         let host = Host::new(config.root.clone());
-        let bus = config.bus_address.clone().unwrap_or_else(|| host.bus_address());
+        let bus = host.bus_address();
         Ok(Self {
             host,
             reads: reads.client.clone(),

@@ -20,6 +20,9 @@ pub struct Host {
     ports: Ports,
 }
 
+/// Names the system bus for every client of D-Bus.
+const BUS_VARIABLE: &str = "DBUS_SYSTEM_BUS_ADDRESS";
+
 /// Maximum size of a file of the kernel; they are far shorter.
 const KERNEL_BYTES_MAX: u64 = 64 << 10;
 
@@ -103,8 +106,15 @@ impl Host {
         self.root.join(host_path.trim_start_matches('/'))
     }
 
-    /// The default address of the system bus.
-    pub fn bus_address(&self) -> String {
+    /// The address of the system bus: the one that the environment names, as for every client of
+    /// D-Bus, else the host's own.
+    pub(crate) fn bus_address(&self) -> String {
+        let given = std::env::var(BUS_VARIABLE).ok().filter(|address| !address.is_empty());
+        given.unwrap_or_else(|| self.own_bus_address())
+    }
+
+    /// The address of the host's own system bus.
+    pub fn own_bus_address(&self) -> String {
         format!("unix:path={}", self.path("/run/dbus/system_bus_socket").display())
     }
 
@@ -240,7 +250,7 @@ mod tests {
         assert_eq!(host.process_name(77).as_deref(), Some("kubelet"));
         assert_eq!(host.process_name(78), None);
         assert_eq!(host.boot_id().expect("must be readable"), "one-boot");
-        assert!(host.bus_address().ends_with("/run/dbus/system_bus_socket"));
+        assert!(host.own_bus_address().ends_with("/run/dbus/system_bus_socket"));
         let empty = Host::new(root.path().join("none"));
         assert_eq!(empty.logind_conf_files().expect("must be readable"), []);
     }

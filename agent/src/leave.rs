@@ -48,7 +48,7 @@ pub fn run(args: &LeaveArgs, config: LeaveConfig) -> anyhow::Result<ExitCode> {
 
 async fn leave(args: &LeaveArgs, config: LeaveConfig) -> ExitCode {
     let host = Host::new(args.host.root.clone());
-    let address = args.host.bus_address.clone().unwrap_or_else(|| host.bus_address());
+    let address = host.bus_address();
     let bus = Bus::connect(&address.into()).await.ok();
     if let Err(why) = objection(bus.as_ref()).await {
         eprintln!("epilogue-agent: {why}; nothing was changed");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use agent_core::agent::{Agent, Enforcement, LockState, Settings, Status};
 use agent_core::protocol::event::Event;
+use agent_core::shutdown::priority_groups::CRITICAL_PRIORITY;
 use anyhow::Context as _;
 use epilogue_runtime::admin::Admin;
 use epilogue_runtime::health::{Checks, Flag};
@@ -150,7 +151,7 @@ pub async fn work(
         own_pod: config.own_pod.clone(),
         priority_groups: config.priority_groups.clone(),
         priority_groups_given: config.priority_groups_given,
-        priority_max: config.priority_max,
+        priority_max: CRITICAL_PRIORITY,
         bare_pods: config.bare_pods,
         runtime: shared.environment.runtime.is_some(),
         logind: config.logind,

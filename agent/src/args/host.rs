@@ -17,12 +17,10 @@ const NAME_CHARS_MAX: usize = 253;
 /// The flags that name the host.
 #[derive(Clone, Debug, clap::Args)]
 pub struct HostArgs {
-    /// Directory that contains the host's files.
+    /// Directory that contains the host's files and the socket of its system bus, unless
+    /// DBUS_SYSTEM_BUS_ADDRESS in the environment names another bus.
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
-    /// D-Bus address of the system bus. Without it: /run/dbus/system_bus_socket under --root.
-    #[arg(long, value_name = "ADDRESS", env = "DBUS_SYSTEM_BUS_ADDRESS")]
-    pub bus_address: Option<String>,
 }
 
 /// The flags that name the kubelet.

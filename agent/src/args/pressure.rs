@@ -23,7 +23,6 @@ const HARD: &str =
     "memory.available<150Mi,nodefs.available<12%,nodefs.inodesFree<6%,pid.available<5%";
 /// ms in a second.
 const STALL_MS_MAX: u64 = 1_000;
-const PERCENT_MAX: u64 = 100;
 /// One check of the kubelet takes up to a second.
 const STUCK_AFTER_MIN: Duration = Duration::from_secs(1);
 const STUCK_AFTER_MAX: Duration = Duration::from_hours(24);
@@ -65,12 +64,6 @@ pub struct PressureArgs {
     #[arg(long, value_name = "MS", default_value_t = StallConfig::default().full_ms_per_second,
           value_parser = value_parser!(u64).range(..=STALL_MS_MAX))]
     pressure_stall_threshold: u64,
-    /// Percentage of the node's memory. With more than that available, lack of memory is not the
-    /// cause of a stall.
-    #[arg(long, value_name = "PERCENT",
-          default_value_t = StallConfig::default().available_percent_max,
-          value_parser = value_parser!(u64).range(..=PERCENT_MAX))]
-    pressure_stall_available: u64,
     /// Report each pod of which the kernel killed a process for memory, and why: condition
     /// epilogue.dev/OOMKilled, which a Job's podFailurePolicy can match.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
@@ -192,10 +185,7 @@ impl PressureArgs {
                 transition: self.eviction_pressure_transition_period.duration(),
                 soft_grace_seconds_max,
             },
-            stalls: StallConfig {
-                full_ms_per_second,
-                available_percent_max: self.pressure_stall_available,
-            },
+            stalls: StallConfig { full_ms_per_second },
             oom_causes: self.oom_causes,
             node_oom_disrupts: self.node_oom == NodeOom::Disrupt,
             stuck_pods: self.stuck_pods.into(),
@@ -306,7 +296,6 @@ mod tests {
             "--eviction-max-pod-grace-period=60",
             "--eviction-pressure-transition-period=30s",
             "--pressure-stall-threshold=0",
-            "--pressure-stall-available=50",
             "--oom-causes=false",
             "--node-oom=disrupt",
             "--stuck-pods=off",
@@ -323,7 +312,6 @@ mod tests {
         assert_eq!(features.eviction.soft_grace_seconds_max, Some(60));
         assert_eq!(features.eviction.transition, Duration::from_secs(30));
         assert_eq!(features.stalls.full_ms_per_second, u64::MAX);
-        assert_eq!(features.stalls.available_percent_max, 50);
         assert!(!features.oom_causes && features.node_oom_disrupts);
         assert!(features.fail_hanging_starts);
         assert_eq!(features.stuck_times.dead, Duration::from_secs(30));
@@ -359,7 +347,7 @@ mod tests {
 
     #[test]
     fn what_means_nothing_names_the_flag_and_the_remedy() {
-        let table: [(&[&str], &[&str]); 12] = [
+        let table: [(&[&str], &[&str]); 11] = [
             (&["--pressure=on"], &["--pressure", "observe"]),
             (&["--eviction-hard=memory<1Gi"], &["--eviction-hard", "memory.available"]),
             (&["--eviction-soft=pid.available<9"], &["--eviction-soft-grace-period"]),
@@ -367,7 +355,6 @@ mod tests {
             (&["--eviction-max-pod-grace-period=4294967296"], &["--eviction-max-pod-grace-period"]),
             (&["--eviction-pressure-transition-period=infinity"], &["a finite duration", "5m"]),
             (&["--pressure-stall-threshold=1001"], &["--pressure-stall-threshold", "1000"]),
-            (&["--pressure-stall-available=101"], &["--pressure-stall-available", "100"]),
             (&["--node-oom=ignore"], &["--node-oom", "disrupt"]),
             (&["--hanging-starts=delete"], &["--hanging-starts", "leave"]),
             (&["--stuck-after=0"], &["--stuck-after", "1m"]),

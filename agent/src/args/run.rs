@@ -19,9 +19,6 @@ use super::{
 };
 use crate::cri::Sockets;
 
-/// `system-cluster-critical`. Pods above it keep the node itself alive.
-const PRIORITY_MAX: i32 = 2_000_000_000;
-
 /// The flags of `run`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RunArgs {
@@ -47,12 +44,6 @@ pub struct RunArgs {
     shutdown: Option<Enforcement>,
     #[command(flatten)]
     priority_groups: PriorityGroupArgs,
-    /// Highest priority of pods that the agent terminates through the API. Pods above it, such as
-    /// those of class system-node-critical, are left to the system.
-    #[arg(long, value_name = "PRIORITY", default_value_t = PRIORITY_MAX,
-          value_parser = clap::value_parser!(i32).range(..=i64::from(PRIORITY_MAX)),
-          allow_hyphen_values = true)]
-    priority_max: i32,
     /// What happens to pods without a controller where the agent terminates pods through the API:
     /// no controller replaces them.
     #[arg(long, value_name = "POLICY", default_value = "leave")]
@@ -75,7 +66,7 @@ pub struct RunArgs {
     kubelet: KubeletArgs,
     /// Address at which the agent serves /livez, /readyz and, to the loopback alone, /metrics; 0
     /// for none.
-    #[arg(long, alias = "admin-address", value_name = "ADDRESS", default_value = "127.0.0.1:9465")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9465")]
     metrics_bind_address: BindAddress,
     #[command(flatten)]
     scrape: ScrapeArgs,
@@ -121,8 +112,6 @@ pub struct Config {
     pub client: ClientOptions,
     /// The directory with the host's files.
     pub root: PathBuf,
-    /// The system bus's address, if it is not the usual one.
-    pub bus_address: Option<String>,
     /// The journal's directory.
     pub state_dir: PathBuf,
     /// The priority groups; `None` turns the termination of pods off.
@@ -131,8 +120,6 @@ pub struct Config {
     pub priority_groups_given: bool,
     /// Whether the agent acts in a shutdown.
     pub enforce: bool,
-    /// The highest priority that the agent terminates through the API.
-    pub priority_max: i32,
     /// What happens to pods without a controller.
     pub bare_pods: BarePods,
     /// Whether the node has a logind.
@@ -214,7 +201,7 @@ pub enum RunArgsError {
 impl RunArgs {
     /// Builds the configuration; fails if a flag is invalid or contradicts another.
     pub fn config(self) -> Result<Config, RunArgsError> {
-        let HostArgs { root, bus_address } = self.host;
+        let root = self.host.root;
         let (features, mut doubts) = self.pressure.features()?;
         let acts = self.mode == Enforcement::Enforce;
         if !acts {
@@ -230,7 +217,6 @@ impl RunArgs {
             priority_groups: self.priority_groups.priority_groups()?,
             priority_groups_given: self.priority_groups.flags().is_given(),
             enforce: acts && self.shutdown.unwrap_or(self.mode) == Enforcement::Enforce,
-            priority_max: self.priority_max,
             bare_pods: match self.bare_pods {
                 BarePodsPolicy::Leave => BarePods::Leave,
                 BarePodsPolicy::Delete => BarePods::Delete,
@@ -247,7 +233,6 @@ impl RunArgs {
             features,
             doubts,
             root,
-            bus_address,
         })
     }
 }
@@ -310,7 +295,6 @@ mod tests {
         assert_eq!(config.node, "n1");
         assert_eq!(config.bare_pods, BarePods::Leave);
         assert!(config.logind);
-        assert_eq!(config.priority_max, 2_000_000_000);
         assert_eq!(config.state_dir, Path::new("/var/lib/epilogue-agent"));
         assert!(format!("{:?}", config.runtime).contains("/run/containerd/containerd.sock"));
         assert_eq!(config.bind.to_string(), "127.0.0.1:9465");
@@ -328,13 +312,12 @@ mod tests {
             "--runtime-endpoint=/run/crio/crio.sock",
             "--kubelet-healthz-address=",
             "--kubelet-root-dir=/var/lib/k0s/kubelet",
-            "--priority-max=-1",
             "--shutdown-grace-period=0",
-            "--admin-address=0",
+            "--metrics-bind-address=0",
         ])
         .expect("must be valid");
         assert!(!config.enforce && !config.raise_delay && config.priority_groups.is_none());
-        assert_eq!((config.bare_pods, config.priority_max), (BarePods::DeadlineLever, -1));
+        assert_eq!(config.bare_pods, BarePods::DeadlineLever);
         assert!(format!("{:?}", config.runtime).contains("[\"/run/crio/crio.sock\"]"));
         assert!(config.kubelet.healthz.is_none() && config.bind == BindAddress::Off);
         assert_eq!(config.state_dir, Path::new("/host/var/lib/epilogue-agent"));
@@ -354,8 +337,7 @@ mod tests {
 
     #[test]
     fn what_means_nothing_names_the_flag_and_the_remedy() {
-        let table: [(&[&str], &[&str]); 13] = [
-            (&["--priority-max=2000001000"], &["--priority-max", "2000000000"]),
+        let table: [(&[&str], &[&str]); 12] = [
             (&["--node-name=N 1"], &["--node-name", "kubectl get nodes"]),
             (&["--runtime-endpoint=tcp://x"], &["--runtime-endpoint", "unix:///PATH"]),
             (&["--kubelet-address=x"], &["--kubelet-address", "IP:PORT"]),

@@ -197,7 +197,7 @@ async fn a_bus_that_comes_back_is_found_again() {
     let bus = PrivateBus::start(root.path());
     let login1 = Login1::start(&bus.address, root.path(), 5).await;
     // Not the address that the bus has printed: that address names this one bus only.
-    let address = Host::new(root.path().to_owned()).bus_address();
+    let address = Host::new(root.path().to_owned()).own_bus_address();
     let mut session = Session::start(&address, 64);
     session.state("a state", |_| true).await;
     drop((login1, bus));

@@ -9,6 +9,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use doubles::bus::PrivateBus;
+
 use crate::audit::Audit;
 use crate::error::LabError;
 use crate::process::{Process, Program};
@@ -31,13 +33,15 @@ impl Agent {
     pub(super) fn start(
         binary: &Path,
         arguments: Vec<String>,
+        bus: &PrivateBus,
         admin: SocketAddr,
         log: &Path,
         audit: Audit,
     ) -> Result<Self, LabError> {
         let dir = log.parent().expect("a log has a directory");
         std::fs::create_dir_all(dir).map_err(LabError::file("create", dir))?;
-        let program = Program::new("epilogue-agent", binary, arguments, log);
+        let program = Program::new("epilogue-agent", binary, arguments, log)
+            .env("DBUS_SYSTEM_BUS_ADDRESS", &bus.address);
         Ok(Self { process: Process::spawn_program(&program)?, program, admin, _audit: audit })
     }
 

@@ -157,7 +157,6 @@ impl Site {
             format!("--node-name={node}"),
             format!("--kubeconfig={}", config.display()),
             format!("--root={}", root.path().display()),
-            format!("--bus-address={}", bus.address),
             format!("--kubelet-healthz-address={}", healthz.address),
             "--raise-delay=false".to_owned(),
             format!("--metrics-bind-address={admin}"),
@@ -172,7 +171,8 @@ impl Site {
         arguments.extend(setup.arguments);
         let log = cluster.files(&name).join("agent.log");
         let audit = Audit::new(cluster, &name, setup.expected);
-        let agent = Agent::start(&setup.binary, arguments, admin, &log, audit).expect("the agent");
+        let agent =
+            Agent::start(&setup.binary, arguments, &bus, admin, &log, audit).expect("the agent");
         let mut site = Self {
             record,
             owner,

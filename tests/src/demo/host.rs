@@ -55,7 +55,6 @@ impl Host {
             format!("--node-name={node}"),
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--root={}", root.display()),
-            format!("--bus-address={}", bus.address),
             "--shutdown-grace-period=20s".to_owned(),
             "--shutdown-grace-period-critical-pods=5s".to_owned(),
             // A simulated kubelet has neither of these.
@@ -66,7 +65,8 @@ impl Host {
             "--log-format=text".to_owned(),
         ];
         let log = root.join("agent.log");
-        let program = Program::new(AGENT, &agent_binary(), args, &log);
+        let program = Program::new(AGENT, &agent_binary(), args, &log)
+            .env("DBUS_SYSTEM_BUS_ADDRESS", &bus.address);
         let mut agent = Process::spawn_program(&program)?;
         let observe = async || login1.state();
         let held = |logind: &State| logind.holders().contains(&AGENT);

@@ -15,20 +15,21 @@ use crate::pod::PodUid;
 /// A cgroup that stalls for memory uses at least this percentage of its limit.
 const AT_LIMIT_PERCENT: u64 = 95;
 
+/// With at least this percentage of memory available, stalls have another cause than memory.
+const AVAILABLE_PERCENT_MAX: u64 = 10;
+
 /// Limits from which stalls count as the node's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct StallConfig {
     /// Stall of all tasks together, in ms of each second.
     pub full_ms_per_second: u64,
-    /// With at least this percentage of memory available, stalls have another cause than memory.
-    pub available_percent_max: u64,
 }
 
 impl Default for StallConfig {
-    /// A tenth of the time, with less than a tenth of the memory available. At this point a machine
-    /// feels stuck, well before the kernel kills.
+    /// A tenth of the time. With less than a tenth of the memory available a machine feels stuck at
+    /// this point, well before the kernel kills.
     fn default() -> Self {
-        Self { full_ms_per_second: 100, available_percent_max: 10 }
+        Self { full_ms_per_second: 100 }
     }
 }
 
@@ -87,8 +88,8 @@ pub fn judge(before: &StallSample, after: &StallSample, config: StallConfig) -> 
     });
     let (limited, others): (Vec<_>, Vec<_>) = stalling.partition(|pod| pod.is_at_limit());
     let Observation { available, capacity } = after.available;
-    let is_short = u128::from(available) * 100
-        < u128::from(capacity) * u128::from(config.available_percent_max);
+    let is_short =
+        u128::from(available) * 100 < u128::from(capacity) * u128::from(AVAILABLE_PERCENT_MAX);
     if is_short && (limited.is_empty() || !others.is_empty()) {
         return Stall::Node { full_ms_per_second: all, available };
     }
