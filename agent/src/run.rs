@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::agent::{Agent, Enforcement, LockState, Settings, Status};
+use agent_core::agent::{Agent, Enforcement, Settings, Status};
+use agent_core::finding::READINESS;
 use agent_core::protocol::event::Event;
 use agent_core::shutdown::priority_groups::CRITICAL_PRIORITY;
 use anyhow::Context as _;
@@ -56,8 +57,6 @@ const BLOCKING_THREADS_MAX: usize = 4;
 /// How long an idle one of them stays: for good. Where processes run out, no new thread can be
 /// made, and the runtime panics if it has none.
 const BLOCKING_THREADS_LIVE: Duration = Duration::from_hours(365 * 24);
-/// What `/readyz` says when no admission policy limits the agent.
-const UNBOUNDED: &str = "no admission policy bounds the agent's writes: apply deploy/policy";
 /// The revision of the build, if the build knows it.
 const REVISION: &str = match option_env!("EPILOGUE_REVISION") {
     Some(revision) => revision,
@@ -345,29 +344,19 @@ impl Shared {
     }
 }
 
-/// The checks of readiness: the agent would see a shutdown now, delay it, and know the pods that it
-/// concerns. An agent that only observes delays nothing, and on a node without logind it sees none.
+/// The checks of readiness. An agent that only observes delays nothing, and on a node without
+/// logind it sees no shutdown.
 fn ready(status: &watch::Receiver<Status>, enforce: bool, logind: bool) -> Checks {
-    let check = |test: fn(&Status) -> bool, why: &'static str| {
-        let status = status.clone();
-        move || if test(&status.borrow()) { Ok(()) } else { Err(why.to_owned()) }
+    let is_wanted = |name| match name {
+        "logind" => logind,
+        "lock" => enforce && logind,
+        _ => true,
     };
-    let mut checks = Checks::new();
-    if logind {
-        checks = checks.with("logind", check(|status| status.logind, "logind is not connected"));
-    }
-    let checks = checks
-        .with("pods", check(|status| status.pods_listed, "the node's pods are not listed yet"))
-        .with("policies", check(|status| status.unbounded.is_none(), UNBOUNDED));
-    if enforce && logind {
-        return checks.with("lock", check(has_lock, "no delay lock is held"));
-    }
-    checks
-}
-
-/// Whether the lock is held. During a shutdown the agent releases it when it should.
-fn has_lock(status: &Status) -> bool {
-    status.lock == LockState::Held || status.preparing
+    let wanted = READINESS.into_iter().filter(|(name, _)| is_wanted(*name));
+    wanted.fold(Checks::new(), |checks, (name, find)| {
+        let status = status.clone();
+        checks.with(name, move || find(&status.borrow()).map_or(Ok(()), |it| Err(it.text())))
+    })
 }
 
 /// What the node's clock showed when this boot began. The agent works without it.
@@ -391,6 +380,8 @@ async fn booted_at(bus: &BusAddress) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agent_core::agent::LockState;
+    use agent_core::finding::Finding;
 
     #[test]
     fn an_observing_agent_is_ready_without_a_lock() {
@@ -401,6 +392,8 @@ mod tests {
         assert!(ready(&status.subscribe(), true, false).run().is_ok(), "there is no logind");
         status.send_modify(|status| status.logind = true);
         assert!(!is_ready(true) && is_ready(false));
+        let health = ready(&status.subscribe(), true, true).run();
+        assert!(format!("{health:?}").contains(&Finding::LockNotHeld.text()), "{health:?}");
         status.send_modify(|status| status.lock = LockState::Held);
         assert!(is_ready(true));
     }

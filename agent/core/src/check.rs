@@ -10,6 +10,7 @@ use epilogue_common::finding_code::FindingCode as Code;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::finding::Finding;
 use crate::protocol::node::KubeletFacts;
 use crate::shutdown::Mode;
 use crate::shutdown::budget::{Budget, wanted_delay};
@@ -99,6 +100,11 @@ impl Check {
 
     fn fail(name: &'static str, code: Code, found: impl Into<String>) -> Self {
         Self { verdict: Verdict::Fail, ..Self::warn(name, code, found) }
+    }
+
+    /// Result for a fault that readiness or an event reports, too.
+    fn of(name: &'static str, verdict: Verdict, finding: Finding<'_>, found: String) -> Self {
+        Self { verdict, ..Self::warn(name, finding.code(), found) }.remedy(finding.remedy())
     }
 
     fn remedy(self, remedy: impl Into<String>) -> Self {
@@ -232,8 +238,11 @@ fn delay(logind: &LogindFacts, facts: &Facts) -> Check {
     if granted.duration() < wanted {
         let kill = TimeSpan::from(Budget::of(granted.duration()).kill);
         let period = TimeSpan::from(priority_groups.period());
-        let found = format!("{times}; now the priority groups get {kill} of {period}");
-        return too_short(found, &drop_in, logind.inhibitors.as_deref());
+        let finding = Finding::DelayTooShort { granted: granted.duration(), wanted };
+        let found =
+            format!("{finding}; now the priority groups {priority_groups} get {kill} of {period}");
+        let check = Check::of("delay", Verdict::Fail, finding, found);
+        return too_short(check, &drop_in, logind.inhibitors.as_deref());
     }
     match raise(&drop_in) {
         None => Check::ok("delay", times),
@@ -247,20 +256,21 @@ fn delay(logind: &LogindFacts, facts: &Facts) -> Check {
 
 /// Judges a delay that is too short. An agent that enforces raises it at its start, and holds a
 /// lock: where one does, raising has failed, and elsewhere none has tried.
-fn too_short(found: String, drop_in: &DropIn, locks: Result<&[Inhibitor], &String>) -> Check {
+fn too_short(check: Check, drop_in: &DropIn, locks: Result<&[Inhibitor], &String>) -> Check {
     let remedy = raise(drop_in).unwrap_or_else(|| {
         let most = TimeSpan::from(OUR_DELAY_MAX);
         format!("give shorter priority groups; the agent asks for no delay above {most}")
     });
     let agent_can = matches!(drop_in, DropIn::Write { .. } | DropIn::Reload { .. });
     if agent_can && locks.is_ok_and(|locks| !locks.iter().any(Inhibitor::is_agents)) {
+        let found = check.found;
         let found = format!("{found}; no agent holds a lock here: it observes, or does not run");
-        return Check::warn("delay", Code::DelayTooShort, found).remedy(format!(
+        return Check { verdict: Verdict::Warn, found, ..check }.remedy(format!(
             "an agent with --shutdown=enforce raises it at its start; with --raise-delay=false, \
              {remedy}"
         ));
     }
-    Check::fail("delay", Code::DelayTooShort, found).remedy(remedy)
+    check.remedy(remedy)
 }
 
 fn raise(drop_in: &DropIn) -> Option<String> {

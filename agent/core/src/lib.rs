@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod check;
+pub mod finding;
 pub mod install_status;
 pub mod leave_status;
 pub mod pod;

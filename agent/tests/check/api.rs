@@ -182,15 +182,15 @@ async fn what_stands_in_the_way_of_reports_fails_with_its_remedy() {
     let table = [
         (
             Answers { denied: Some(("patch", "pods/status")), ..Answers::default() },
-            "not permitted: patch pods/status kubectl apply",
+            "the API forbids patch pods/status kubectl apply",
         ),
         (
             Answers { denied: Some(("patch", "nodes/status")), ..Answers::default() },
-            "not permitted: patch nodes/status kubectl apply",
+            "the API forbids patch nodes/status kubectl apply",
         ),
         (
             Answers { denied: Some(("get", "nodes/configz")), ..Answers::default() },
-            "not permitted: get nodes/configz kubectl apply",
+            "the API forbids get nodes/configz kubectl apply",
         ),
         (Answers { mark_code: 403, ..Answers::default() }, "would be refused: said Forbidden"),
         (Answers { no_node: true, ..Answers::default() }, "node n not found"),

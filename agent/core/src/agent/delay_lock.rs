@@ -10,6 +10,7 @@ use super::facts::Facts;
 use super::notices::{DELAY_TOO_SHORT, NOT_READY};
 use super::out::Out;
 use super::status::LockState;
+use crate::finding::Finding;
 use crate::protocol::action::Action;
 use crate::protocol::event::ActionResult;
 use crate::termination::attempt::{Attempt, Pace, WAIT_MAX};
@@ -196,7 +197,7 @@ impl DelayLock {
                     about.1 = Some(*granted);
                 }
                 if *granted < facts.wanted_delay() {
-                    warn_of_delay(facts, out, "logind did not follow: see `epilogue-agent check`");
+                    warn_of_delay(facts, out, "logind did not follow");
                 } else {
                     let text = format!("logind grants {} s now", granted.as_secs());
                     out.calls.log(false, None, text);
@@ -220,12 +221,12 @@ impl DelayLock {
         }
         let when = format!("{kind} is scheduled in {} s", left.as_secs().max(0));
         self.foretold = scheduled.cloned();
-        let doubts = self.doubts(facts, out);
-        if doubts.is_empty() {
+        let found: Vec<_> = self.find(facts, out).map(|finding| finding.to_string()).collect();
+        if found.is_empty() {
             out.calls.log(false, None, format!("{when}; everything is ready for it"));
             return;
         }
-        let message = format!("{when}, and the node is not ready for it: {}", doubts.join("; "));
+        let message = format!("{when}, and the node is not ready for it: {}", found.join("; "));
         out.announce(true, NOT_READY, message);
     }
 
@@ -234,38 +235,36 @@ impl DelayLock {
         self.state == LockState::Taking || out.calls.count(|t| *t == Task::RaiseDelay) > 0
     }
 
-    /// What would fail if the machine went down now.
-    fn doubts(&self, facts: &Facts, out: &Out) -> Vec<String> {
+    /// Finds what would fail if the machine went down now.
+    fn find<'a>(&self, facts: &'a Facts, out: &'a Out) -> impl Iterator<Item = Finding<'a>> {
         let status = &out.status;
-        let (granted, wanted) = (facts.logind.granted.unwrap_or_default(), facts.wanted_delay());
-        let mut doubts = Vec::new();
-        if facts.settings.enforce {
-            if self.state != LockState::Held {
-                doubts.push("the delay lock is not held, so that nothing waits for pods".into());
-            }
-            if granted < wanted {
-                let (granted, wanted) = (granted.as_secs_f64(), wanted.as_secs());
-                doubts.push(format!("logind grants {granted} s, {wanted} s are wanted"));
-            }
-            if status.marks_only {
-                doubts.push(format!("no component would terminate pods: {}", status.mode_reason));
-            }
-        }
-        if !facts.pods.is_listed() {
-            doubts.push("the node's pods are not known yet".into());
-        } else if !status.api_reachable {
-            doubts.push("the API does not answer".into());
-        }
-        doubts
+        let acts =
+            |is_found: bool, finding| (facts.settings.enforce && is_found).then_some(finding);
+        let of_pods = match (facts.pods.is_listed(), status.api_reachable) {
+            (false, _) => Some(Finding::PodsNotListed),
+            (true, false) => Some(Finding::ApiNoAnswer("the API")),
+            (true, true) => None,
+        };
+        let found = [
+            acts(self.state != LockState::Held, Finding::LockNotHeld),
+            acts(is_short(facts), delay_too_short(facts)),
+            acts(status.marks_only, Finding::NoTerminator(status.mode_reason)),
+            of_pods,
+        ];
+        found.into_iter().flatten()
     }
 }
 
+fn is_short(facts: &Facts) -> bool {
+    facts.logind.granted.unwrap_or_default() < facts.wanted_delay()
+}
+
+fn delay_too_short(facts: &Facts) -> Finding<'static> {
+    let granted = facts.logind.granted.unwrap_or_default();
+    Finding::DelayTooShort { granted, wanted: facts.wanted_delay() }
+}
+
 fn warn_of_delay(facts: &Facts, out: &mut Out, why: &str) {
-    let granted = facts.logind.granted.unwrap_or_default().as_secs_f64();
-    let wanted = facts.wanted_delay().as_secs();
-    let message = format!(
-        "logind grants {granted} s to a shutdown, {wanted} s are wanted ({why}); the agent uses \
-         what is granted, pods get less time to terminate"
-    );
-    out.announce(true, DELAY_TOO_SHORT, message);
+    let finding = delay_too_short(facts);
+    out.announce(true, DELAY_TOO_SHORT, format!("{finding} ({why}): {}", finding.remedy()));
 }

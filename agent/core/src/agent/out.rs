@@ -8,6 +8,7 @@ use super::notices::{NOT_PERMITTED, Notices};
 use super::refusals::Refusals;
 use super::status::Status;
 use super::writer::Writer;
+use crate::finding::Finding;
 use crate::pod::{PodRef, PodUid};
 use crate::protocol::action::{Action, Notice};
 use crate::protocol::event::ActionResult;
@@ -172,7 +173,10 @@ impl Out {
 
     fn stop_verb(&mut self, verb: &'static str, why: &str) {
         if self.refusals.stop(verb) {
-            let text = format!("the API forbids `{verb}`, it is not tried again: {why}");
+            let call = format!("`{verb}`");
+            let finding = Finding::Forbidden(&call);
+            let remedy = finding.remedy();
+            let text = format!("{finding}, and it is not tried again ({why}): {remedy}");
             self.announce(true, NOT_PERMITTED, text);
         }
     }

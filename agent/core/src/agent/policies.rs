@@ -7,6 +7,7 @@ use super::facts::Facts;
 use super::notices::UNBOUNDED;
 use super::out::Out;
 use super::settings::Settings;
+use crate::finding::Finding;
 
 /// How long the first trial may take. An API that leaves trials unanswered must not keep conditions
 /// from pods.
@@ -70,9 +71,5 @@ fn report(missing: Option<&str>, out: &mut Out) {
     let Some(policy) = missing else {
         return out.calls.log(false, None, "the admission policies hold: the agent acts again");
     };
-    let text = format!(
-        "the API would let this agent write what the admission policy {policy} must refuse: it \
-         does not act until deploy/policy is applied (Kubernetes 1.30 or newer)"
-    );
-    out.announce(true, UNBOUNDED, text);
+    out.announce(true, UNBOUNDED, Finding::PolicyMissing(policy).text());
 }

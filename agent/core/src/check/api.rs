@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use epilogue_common::finding_code::FindingCode as Code;
 
-use super::Check;
+use super::{Check, Verdict};
+use crate::finding::Finding;
 
 /// Timeout of a call in a shutdown; the agent then repeats the call.
 pub const CALL_MAX: Duration = Duration::from_secs(1);
@@ -69,26 +70,24 @@ pub(super) fn api(facts: &ApiFacts, observes: bool) -> Check {
     const NAME: &str = "api";
     let answers = match facts {
         ApiFacts::Silent { server, error } => {
-            let found = format!("{server} gives no answer: {error}");
-            return Check::fail(NAME, Code::ApiNoAnswer, found)
-                .remedy("no report would arrive: check the route, the name and the credentials");
+            let finding = Finding::ApiNoAnswer(server);
+            return Check::of(NAME, Verdict::Fail, finding, format!("{finding}: {error}"));
         }
         ApiFacts::Answers(answers) => answers,
     };
     let ApiAnswers { server, node, denied, trial, on_the_way, latency, .. } = &**answers;
     let took = format!("{server} answers in {} ms", latency.as_millis());
     let fail = |code, found: String| Check::fail(NAME, code, format!("{took}; {found}"));
+    let denied = denied.join(", ");
+    let finding = Finding::Forbidden(&denied);
     if observes && !denied.is_empty() {
-        let found = format!("{took}; the agent only observes, without: {}", denied.join(", "));
-        return Check::warn(NAME, Code::ApiForbidden, found).remedy(
+        let found = format!("{took}; the agent only observes, without: {denied}");
+        return Check::of(NAME, Verdict::Warn, finding, found).remedy(
             "to let it act: the overlay deploy/kustomize/overlays/enforce, or mode=enforce",
         );
     }
     if !denied.is_empty() {
-        return fail(Code::ApiForbidden, format!("not permitted: {}", denied.join(", "))).remedy(
-            "kubectl apply -k deploy/kustomize/overlays/enforce, and give the agent its own \
-                 account, epilogue-agents/epilogue-agent",
-        );
+        return Check::of(NAME, Verdict::Fail, finding, format!("{took}; {finding}"));
     }
     if !answers.node_exists {
         return fail(Code::NodeNameWrong, format!("node {node} not found"))

@@ -2,10 +2,11 @@
 
 use epilogue_common::finding_code::FindingCode as Code;
 
-use super::Check;
 use super::facts::Facts;
 use super::runtime::RuntimeFacts;
+use super::{Check, Verdict};
 use crate::agent::{self, Allowed, Detected, Silence, detect};
+use crate::finding::Finding;
 use crate::protocol::node::KubeletFacts;
 use crate::shutdown::Mode;
 use crate::time_span::TimeSpan;
@@ -32,8 +33,7 @@ pub(super) fn mode(kubelet: &KubeletFacts, facts: &Facts) -> (Mode, Check) {
     let found = format!("{name}, because {why}{period}");
     let configured = kubelet.shutdown_period().is_some_and(|period| !period.is_zero());
     let check = if mode == Mode::Substitute || marks_only && allowed.ends_pods {
-        Check::fail(NAME, Code::KubeletDown, found)
-            .remedy("run the kubelet: see `systemctl status kubelet` and its log")
+        Check::of(NAME, Verdict::Fail, Finding::NoTerminator(why), found)
     } else if mode == Mode::Replace && configured {
         // Graceful shutdown is configured, but the kubelet holds no lock. ([W1])
         Check::warn(NAME, Code::KubeletShutdownNotArmed, found).remedy(

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use epilogue_common::finding_code::FindingCode as Code;
 
-use super::Check;
+use super::{Check, Verdict};
 use crate::agent::Enforcement;
+use crate::finding::Finding;
 use crate::pressure::overlap::overlaps;
 use crate::pressure::signal::Signal;
 use crate::pressure::thresholds::Threshold;
@@ -147,11 +148,9 @@ fn thresholds(facts: &PressureFacts, kubelet: Option<&KubeletEviction>) -> Check
         .collect();
     let ours = ours.join(", ");
     if !overlapping.is_empty() {
-        let found = format!("{ours}; the kubelet's own comes first for {}", overlapping.join(", "));
-        return Check::warn(NAME, Code::ThresholdsOverlap, found).remedy(
-            "raise --eviction-hard or --eviction-soft above the kubelet's evictionHard and \
-             evictionSoft; until then the agent only observes there",
-        );
+        let overlapping = overlapping.join(", ");
+        let finding = Finding::ThresholdsOverlap(&overlapping);
+        return Check::of(NAME, Verdict::Warn, finding, format!("{ours}; {finding}"));
     }
     match kubelet {
         Some(_) => Check::ok(NAME, format!("{ours}; each comes before the kubelet's own")),
@@ -189,7 +188,6 @@ fn kills(facts: &PressureFacts) -> Check {
 mod tests {
     use std::time::Duration;
 
-    use super::super::Verdict;
     use super::*;
     use crate::pressure::observe::{Observation, psi};
     use crate::pressure::stall::StallSample;

@@ -128,7 +128,8 @@ fn the_delay_is_weighed_against_the_priority_groups() {
     let granted = |seconds| with_agent(|logind| logind.delay = Ok(TimeSpan::from_secs(seconds)));
     let fail = Verdict::Fail;
     let drop_in = "InhibitDelayMaxSec=40` below `[Login]` into /etc/systemd/logind.conf.d/zz-";
-    let scarce = ["grants 5s", "0=20,2000000000=10", "want 40s", "get 2.2s of 30s", drop_in];
+    let scarce =
+        ["grants 5s", "0=20,2000000000=10", "a shutdown needs 40s", "get 2.2s of 30s", drop_in];
     assert_found(&granted(5), "delay", fail, &scarce);
     assert_found(&granted(0), "delay", fail, &["grants 0s", "get 0s of 30s", drop_in]);
     assert_found(&granted(39), "delay", fail, &["grants 39s"]);
@@ -151,6 +152,8 @@ fn the_delay_is_weighed_against_the_priority_groups() {
 
 #[test]
 fn a_delay_that_an_agent_would_raise_is_a_warning_that_says_so() {
+    let (granted, wanted) = (Duration::from_secs(5), Duration::from_secs(40));
+    let sentence = Finding::DelayTooShort { granted, wanted }.to_string();
     let short = |change: fn(&mut LogindFacts)| {
         of(|logind| {
             logind.delay = Ok(TimeSpan::from_secs(5));
@@ -158,6 +161,7 @@ fn a_delay_that_an_agent_would_raise_is_a_warning_that_says_so() {
         })
     };
     let words = [
+        sentence.as_str(),
         "get 2.2s of 30s; no agent holds a lock here: it observes, or does not run",
         "an agent with --shutdown=enforce raises it at its start",
         "with --raise-delay=false, write `InhibitDelayMaxSec=40`",
@@ -327,7 +331,7 @@ fn the_api_would_take_the_reports() {
     let lost = asked(|answers| answers.latency = Duration::from_secs(1));
     assert_found(&lost, "api", fail, &["a call ends after 1 s"]);
     let denied = asked(|answers| answers.denied = vec!["patch pods/status".into()]);
-    assert_found(&denied, "api", fail, &["not permitted: patch pods/status", "apply -k"]);
+    assert_found(&denied, "api", fail, &["the API forbids patch pods/status", "apply -k"]);
     let other = asked(|answers| answers.node_exists = false);
     assert_found(&other, "api", fail, &["node n not found", "--node-name"]);
     let refused = asked(|answers| {

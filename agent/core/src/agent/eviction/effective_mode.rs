@@ -9,6 +9,7 @@ use super::super::notices::PRESSURE_OVERLAP;
 use super::super::out::Out;
 use super::super::settings::Enforcement;
 use super::Evictions;
+use crate::finding::Finding;
 use crate::pressure::overlap::overlaps;
 use crate::pressure::signal::Signal;
 
@@ -120,11 +121,8 @@ impl Evictions {
         self.overlaps.now = now;
         for signal in new {
             let assumed = if said { "" } else { " (it does not say; its defaults are assumed)" };
-            let text = format!(
-                "The agent's threshold of {signal} is not above the kubelet's own{assumed}: the \
-                 agent only observes it, because two evictors evict too many pods for one \
-                 shortage. Raise the agent's --eviction-hard or --eviction-soft for {signal}."
-            );
+            let finding = Finding::ThresholdsOverlap(signal.name());
+            let text = format!("{finding}{assumed}: {}", finding.remedy());
             out.announce(true, PRESSURE_OVERLAP, text);
         }
     }
