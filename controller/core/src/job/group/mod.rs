@@ -7,6 +7,7 @@
 pub(super) mod body;
 mod names;
 pub(super) mod recovery;
+mod size;
 pub(super) mod stage;
 
 use std::fmt;
@@ -18,12 +19,12 @@ use jiff::SignedDuration;
 
 use super::census::Census;
 use super::facts::Facts;
-use super::pods;
 use super::verdict::Verdict;
 use crate::view::{
-    GangPolicy, GroupKey, GroupTemplate, Job, JobScheduling, PodGroup, SchedulingSpec,
-    TypedReference, Uid, Workload,
+    GroupTemplate, Job, JobScheduling, PodGroup, SchedulingSpec, TypedReference, Uid, Workload,
 };
+pub use size::{Resize, Resized};
+use size::{min_count, size};
 
 /// How long a Job that names a template waits for the Workload of its parent.
 ///
@@ -115,30 +116,6 @@ pub struct PodGroupDraft {
     pub template: GroupTemplate,
     /// Whether the Workload is the Job's own, and with it an owner of the PodGroup.
     pub is_own: bool,
-}
-
-/// A change of a gang's `minCount`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resize {
-    /// The object.
-    pub object: Resized,
-    /// Its namespace and name.
-    pub key: GroupKey,
-    /// Its UID.
-    pub uid: Uid,
-    /// The `minCount` that it has.
-    pub from: i32,
-    /// The `minCount` that it gets.
-    pub to: i32,
-}
-
-/// The kind of a resized object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Resized {
-    /// A Workload with one template.
-    Workload,
-    /// A PodGroup.
-    PodGroup,
 }
 
 /// Which objects this controller makes for a Job. (W2)
@@ -318,25 +295,6 @@ fn problem(spec: &SchedulingSpec) -> Option<String> {
     Some(format!("spec.scheduling.{field} asks for what this version does not know"))
 }
 
-/// The size of a gang: as its Job says, or all pods that run at once. (W3)
-fn min_count(job: &Job, gang: &GangPolicy) -> i32 {
-    gang.min_count.unwrap_or_else(|| job.spec.parallelism.max(1))
-}
-
-/// The size of a PodGroup whose Job or template asks for this one. Once some pods have ended for
-/// good, and while another is still to be placed, it is not more than the pods that are left.
-///
-/// DIVERGES(upstream): upstream leaves the size as asked. Once some pods have succeeded, a pod that
-/// replaces another is then never placed: the scheduler waits for more pods than there will be.
-/// (W5)
-fn size(facts: &Facts, group: &PodGroup, asked: Option<i32>) -> Option<i32> {
-    let (asked, current) = (asked?, group.min_count?);
-    let left = pods::can_run(facts).filter(|_| !facts.job.spec.suspend);
-    let Some(left) = left else { return Some(asked) };
-    let least = asked.min(i32::try_from(left.max(1)).unwrap_or(i32::MAX));
-    Some(if pods::awaits_placement(facts) { least } else { current.clamp(least, asked) })
-}
-
 fn draft(job: &Job, min_count: Option<i32>) -> WorkloadDraft {
     WorkloadDraft {
         name: names::workload(&job.key.name, job.uid.as_str()),
@@ -380,35 +338,6 @@ impl PodGroupDraft {
         let (workload, uid) = (&self.workload.key.1, job.uid.as_str());
         let name = names::pod_group_of_sibling(workload, &self.template.name, uid);
         (name != self.name).then_some(Self { name, ..self })
-    }
-}
-
-impl Resize {
-    /// What a Workload needs to have this size.
-    fn of_workload(
-        workload: &Workload,
-        template: &GroupTemplate,
-        wanted: Option<i32>,
-    ) -> Option<Self> {
-        let (key, uid) = (workload.key.clone(), workload.uid.clone());
-        Self::between(Resized::Workload, (key, uid), template.min_count, wanted)
-    }
-
-    /// What a PodGroup needs to have this size.
-    fn of_pod_group(group: &PodGroup, wanted: Option<i32>) -> Option<Self> {
-        let (key, uid) = (group.key.clone(), group.uid.clone());
-        Self::between(Resized::PodGroup, (key, uid), group.min_count, wanted)
-    }
-
-    /// The policy stays what it is: nothing makes a gang of pods that are scheduled one by one.
-    fn between(
-        object: Resized,
-        (key, uid): (GroupKey, Uid),
-        from: Option<i32>,
-        to: Option<i32>,
-    ) -> Option<Self> {
-        let (from, to) = from.zip(to).filter(|(from, to)| from != to)?;
-        Some(Self { object, key, uid, from, to })
     }
 }
 
@@ -484,12 +413,5 @@ impl fmt::Display for GroupPlan {
             Self::Alone(why) => write!(formatter, "pods are scheduled one by one: {why}"),
             Self::Refuse(problem) => formatter.write_str(problem),
         }
-    }
-}
-
-impl fmt::Display for Resize {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key: (_, name), from, to, .. } = self;
-        write!(formatter, "minCount of {:?} {name} from {from} to {to}", self.object)
     }
 }
