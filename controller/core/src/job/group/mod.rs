@@ -255,13 +255,13 @@ fn delegated(facts: &Facts, groups: &JobGroups, template: &str, is_new: bool) ->
         return lacks(format!("Workload {name} has no podGroupTemplate {template}"));
     };
     let mut existing = groups.pod_groups.iter();
-    match existing.find(|it| it.workload.as_deref() == Some(&**name)) {
-        Some(group) => {
-            let size = size(facts, group, template.min_count);
-            join(group, Resize::of_pod_group(group, size).into_iter().collect())
-        }
-        None if is_new => GroupPlan::Create(WorkloadPlan::Of(pod_group(workload, template, false))),
-        None => GroupPlan::Nothing,
+    if let Some(group) = existing.find(|it| it.workload.as_deref() == Some(&**name)) {
+        let size = size(facts, group, template.min_count);
+        join(group, Resize::of_pod_group(group, size).into_iter().collect())
+    } else {
+        let draft = pod_group(workload, template, false);
+        let draft = if is_new { Some(draft) } else { draft.of_pods(facts) };
+        draft.map_or(GroupPlan::Nothing, |it| GroupPlan::Create(WorkloadPlan::Of(it)))
     }
 }
 
@@ -338,6 +338,17 @@ impl PodGroupDraft {
         let (workload, uid) = (&self.workload.key.1, job.uid.as_str());
         let name = names::pod_group_of_sibling(workload, &self.template.name, uid);
         (name != self.name).then_some(Self { name, ..self })
+    }
+
+    /// The one of both whose name pods of the Job have, if any: no watch shows it yet, or a restore
+    /// of etcd has undone it.
+    fn of_pods(self, facts: &Facts) -> Option<Self> {
+        let named = |it: &Self| {
+            let mut groups = facts.census.pods.iter().filter_map(|pod| pod.group.as_deref());
+            groups.any(|group| group == it.name)
+        };
+        let of_sibling = || self.clone().of_sibling(&facts.job).filter(named);
+        if named(&self) { Some(self) } else { of_sibling() }
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::builders::{JobBuilder, PodBuilder, ago, api, check, job, outage, pod, sync, sync_with};
 use crate::checks::fake_api::FakeApi;
 use crate::job::{
-    Answer, GroupPlan, GroupStep, JobGroups, MetricEvent, SideEffect, Step, pod_body,
+    Answer, GroupPlan, GroupStep, JobGroups, MetricEvent, SideEffect, Step, WorkloadPlan, pod_body,
     pod_group_body, workload_body,
 };
 use crate::view::{PodGroup, Workload};
@@ -452,6 +452,59 @@ fn new_pods_join_the_group_of_the_others_before_the_watch_shows_it() {
     api.touch(&uid, |pod| pod.group = Some("of-another".into()));
     api.edit(|job| job.spec.parallelism = 4);
     assert_eq!(joined(&sync(&mut api)), [None]);
+}
+
+/// The same of a Job whose parent has the Workload, also where a sibling has the first name.
+#[test]
+fn a_delegated_group_that_no_watch_shows_is_found_or_made_again() {
+    let of_parent = Some(parent(&[("workers", 2)]));
+    let undone = JobGroups { of_parent, ..JobGroups::default() };
+    let mut api = served(delegated().size(2, 4), vec![]);
+    api.groups = Some(undone.clone());
+    let GroupPlan::Create(WorkloadPlan::Of(draft)) = api.plan().group else { panic!("{api:?}") };
+    let of_sibling = draft.clone().of_sibling(&api.job).expect("a name of its own").name;
+    sync(&mut api);
+    let shown = groups(&api).pod_groups[0].clone();
+    api.groups = Some(undone.clone());
+    api.edit(|job| job.spec.parallelism = 3);
+    let in_group = |name: &str| {
+        let mut api = api.clone();
+        for uid in api.pods.keys().cloned().collect::<Vec<_>>() {
+            api.touch(&uid, |pod| pod.group = Some(name.into()));
+        }
+        api
+    };
+    for name in [draft.name, of_sibling] {
+        // Another replica has made it.
+        let mut api = in_group(&name);
+        let mut progress = crate::job::Progress::new(api.plan(), &api.settings);
+        let key = (Arc::clone(&shown.key.0), Arc::from(&*name));
+        let made = PodGroup { key, ..PodGroup::clone(&shown) };
+        api.groups = Some(JobGroups { pod_groups: vec![Arc::new(made)], ..undone.clone() });
+        let (mut names, mut joined_by) = (Vec::new(), None);
+        while let Some(call) = progress.next_call() {
+            if let Step::Create(draft) = &call.step {
+                joined_by = draft.group.as_ref().map(|group| Arc::clone(&group.name));
+            }
+            let outcome = api.execute(&call.step);
+            names.extend(calls(&[(call.step.clone(), outcome.clone())]));
+            progress.done(&call, outcome);
+        }
+        let expected = ["create PodGroup", "find PodGroup", "create pod", "write status"];
+        assert_eq!((names, joined_by.as_deref()), (expected.to_vec(), Some(&*name)));
+        assert_eq!(groups(&api).pod_groups.len(), 1, "{name}");
+        // A restore of etcd has undone it.
+        let mut api = in_group(&name);
+        let effects = sync(&mut api);
+        let expected = ["create PodGroup", "create pod", "write status"];
+        assert_eq!(
+            (calls(&effects.trace.steps), joined(&effects)),
+            (expected.to_vec(), vec![Some(&*name)])
+        );
+    }
+    // Pods that the Job has adopted are in the group of another.
+    let mut api = in_group("of-another");
+    assert_eq!((joined(&sync(&mut api)), groups(&api)), (vec![None], &undone));
 }
 
 /// More than one of a kind, or a Workload of another form, can only be made by hand. (W4)
