@@ -195,6 +195,7 @@ codes! {
     GangNotMade = "gang-not-made",
     SchedulingWithoutEffect = "scheduling-without-effect",
     MinCountOverParallelism = "min-count-over-parallelism",
+    MinCountOverCompletions = "min-count-over-completions",
     // kubectl epilogue lint: annotations
     AnnotationUnknown = "annotation-unknown",
     AnnotationInvalid = "annotation-invalid",

@@ -23,7 +23,7 @@ mod replacement;
 mod status;
 mod suspension;
 mod waits;
-mod warnings;
+pub(crate) mod warnings;
 
 use lab::bed::Bed;
 

@@ -10,11 +10,12 @@ use kube::api::{
 };
 use lab::bed::{JobBuilder, job};
 use lab::kubernetes::Feature;
-use lab::{Options, eventually};
+use lab::{Options, eventually, install};
 use serde_json::{Value, json};
 
 use super::gang_recovery;
 use super::stage::{LATER, Stage, cpu, ignoring};
+use crate::features::warnings::warnings;
 
 /// The annotation by which a parent leaves the PodGroup to the controller of its Jobs.
 const GROUP_TEMPLATE: &str = "scheduling.k8s.io/group-template-name";
@@ -186,8 +187,33 @@ async fn gangs_are_made_as_upstream_makes_them_and_the_real_scheduler_keeps_them
         Box::pin(preempted(&stage, &objects)),
         Box::pin(gang_recovery::lost_as_a_whole(&stage, &objects)),
         Box::pin(gang_recovery::lost_one_by_one(&stage, &objects)),
+        Box::pin(one_that_never_starts_gets_a_warning(&stage)),
     );
     stage.stop().await;
+}
+
+/// The API accepts a gang of more pods than the Job will have; the optional policy warns of it.
+async fn one_that_never_starts_gets_a_warning(stage: &Stage) {
+    let client = stage.pods.clone().into_client();
+    install::apply_lint_policy(&client).await.expect("the policy is installed");
+    let jobs = format!("/apis/batch/v1/namespaces/{}/jobs", stage.namespace());
+    let sized =
+        |completions: u32| gang_of("draft", 3, "nowhere", "all").spec("completions", completions);
+    let of = async |job: JobBuilder| warnings(&client, &jobs, &job.raw()).await;
+    let code = "[min-count-over-completions]";
+    let first = async || of(sized(2)).await;
+    eventually("the warning", LATER, first, |found| found.iter().any(|it| it.contains(code))).await;
+    let smaller = json!({"schedulingPolicy": {"gang": {"minCount": 2}}});
+    for (job, count) in [
+        (sized(2), 1),
+        (sized(3), 0),
+        (sized(2).spec("scheduling", smaller), 0),
+        (sized(2).pod("schedulingGroup", json!({"podGroupName": "theirs"})), 0),
+        (sized(2).spec("scheduling", Value::Null), 0),
+    ] {
+        let text = job.clone().raw().to_string();
+        assert_eq!(of(job).await.len(), count, "{text}");
+    }
 }
 
 /// Each sample under both controllers.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::bed;
 
 /// Creates an object as a dry run; returns the warnings of the policy.
-async fn warnings(client: &kube::Client, path: &str, object: &Value) -> Vec<String> {
+pub(crate) async fn warnings(client: &kube::Client, path: &str, object: &Value) -> Vec<String> {
     let request = Request::builder()
         .method(Method::POST)
         .uri(format!("{path}?dryRun=All"))

@@ -88,3 +88,34 @@ fn a_gang_is_not_larger_than_the_parallelism() {
     clean(scheduled(gang(&json!({"minCount": 2})), json!(2)));
     clean(scheduled(gang(&json!({"minCount": 1})), json!(null)));
 }
+
+#[test]
+fn a_gang_is_not_larger_than_the_completions() {
+    let sized = |fields: Value, parallelism: i32, completions: Value| {
+        let mut job = scheduled(gang(&fields), json!(parallelism));
+        job["spec"]["completions"] = completions;
+        job
+    };
+    let code = Code::MinCountOverCompletions;
+    let given = sized(json!({"minCount": 3}), 3, json!(2));
+    let found = one(given, code, Severity::Error, &format!("{GANG}.minCount"));
+    assert!(found.problem.starts_with("3 is greater than completions (2)"), "{found:?}");
+    let found = one(sized(json!({}), 3, json!(2)), code, Severity::Error, GANG);
+    assert!(found.problem.starts_with("minCount is parallelism (3)"), "{found:?}");
+    // A root has its own gang, whatever its annotation says.
+    one(delegated(sized(json!({}), 3, json!(2))), code, Severity::Error, GANG);
+    for completions in [json!(3), json!(4), json!(0), json!(null)] {
+        clean(sized(json!({}), 3, completions));
+    }
+    clean(sized(json!({"minCount": 2}), 3, json!(2)));
+    // Where the Job's own gang is not made, or the API refuses it, that is the finding.
+    let small = || sized(json!({}), 3, json!(2));
+    clean(owned(delegated(small()), "JobSet", true));
+    one(owned(small(), "JobSet", true), Code::GangNotMade, Severity::Warning, GANG);
+    let refused = sized(json!({"minCount": 4}), 3, json!(2));
+    let field = format!("{GANG}.minCount");
+    one(refused, Code::MinCountOverParallelism, Severity::Error, &field);
+    let mut grouped = small();
+    grouped["spec"]["template"]["spec"]["schedulingGroup"] = json!({"podGroupName": "g"});
+    one(grouped, Code::SchedulingWithoutEffect, Severity::Warning, "spec.scheduling");
+}
