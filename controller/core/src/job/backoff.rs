@@ -188,13 +188,7 @@ impl PerIndex {
 
     /// The failures that the next pod of this index starts with. ([I8])
     pub fn failures(&self, job: &Job, index: u32) -> FailureCounts {
-        let Some(pod) = self.delayed.get(&index) else { return FailureCounts::default() };
-        let FailureCounts { counted, ignored } = pod.failures;
-        if census::counts_as_failure(job, pod) {
-            FailureCounts { counted: counted.saturating_add(1), ignored }
-        } else {
-            FailureCounts { counted, ignored: ignored.saturating_add(1) }
-        }
+        self.delayed.get(&index).map_or_else(FailureCounts::default, |pod| with_own(job, pod))
     }
 
     /// How long the next pod of this index has to wait. ([D4])
@@ -234,6 +228,16 @@ impl PerIndex {
     pub fn delays(&self, pod: &Pod) -> bool {
         let held = pod.index.and_then(|index| self.delayed.get(&index));
         held.is_some_and(|held| held.uid == pod.uid)
+    }
+}
+
+/// The failures of an index up to this failed pod.
+pub(super) fn with_own(job: &Job, pod: &Pod) -> FailureCounts {
+    let FailureCounts { counted, ignored } = pod.failures;
+    if census::counts_as_failure(job, pod) {
+        FailureCounts { counted: counted.saturating_add(1), ignored }
+    } else {
+        FailureCounts { counted, ignored: ignored.saturating_add(1) }
     }
 }
 

@@ -144,10 +144,9 @@ fn active(input: &SyncInput<'_>, options: Options) -> PodPlan {
         let (what, left) = (what.clone(), *left);
         return awaiting(input, facts, group, (what, left));
     }
-    let PodDecision { stage, manages_pods, action, wake, waits_for } =
+    let PodDecision { mut stage, manages_pods, action, wake, waits_for } =
         pods::decide(&facts, verdict.as_ref(), &open, input.settings);
-    let creates = matches!(stage, PodStage::Create(_));
-    let group = if creates { group.for_new_pods(&facts.census) } else { group };
+    let group = group.for_new_pods(&facts, &mut stage);
     // After its deadline a Job without a verdict only waits for the watches.
     let deadline = verdict::until_deadline(&facts.job, facts.now)
         .filter(|left| verdict.is_none() && *left > SignedDuration::ZERO);

@@ -17,8 +17,8 @@ use epilogue_common::names::job_condition::SUSPENDED;
 use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::SignedDuration;
 
-use super::census::Census;
 use super::facts::Facts;
+use super::pods::PodStage;
 use super::verdict::Verdict;
 use crate::view::{
     GroupTemplate, Job, JobScheduling, PodGroup, SchedulingSpec, TypedReference, Uid, Workload,
@@ -358,15 +358,17 @@ impl GroupPlan {
         matches!(self, Self::Await(..) | Self::Refuse(_))
     }
 
-    /// The same for pods that are created now, in the attempt of the group that is theirs.
-    pub(super) fn for_new_pods(self, census: &Census) -> Self {
-        match self {
-            Self::Join(group, resizes) if group.attempt.is_some() => {
-                let attempt = Some(recovery::next_attempt(census, &group.name));
-                let name = Arc::clone(&group.name);
-                Self::Join(Arc::new(SchedulingGroup { name, attempt }), resizes)
+    /// The same for pods that are created now, in the attempt of the group that is theirs. With it,
+    /// they begin with the failures of those before them.
+    pub(super) fn for_new_pods(self, facts: &Facts, stage: &mut PodStage) -> Self {
+        match (self, stage) {
+            (Self::Join(group, resizes), PodStage::Create(drafts)) if group.attempt.is_some() => {
+                let attempt = Some(recovery::next_attempt(&facts.census, &group.name));
+                let group = SchedulingGroup { name: Arc::clone(&group.name), attempt };
+                recovery::inherit_failures(&facts.job, &facts.census, &group, drafts);
+                Self::Join(Arc::new(group), resizes)
             }
-            other => other,
+            (other, _) => other,
         }
     }
 }

@@ -8,15 +8,18 @@
 //!
 //! DIVERGES(upstream): upstream replaces the one pod, whatever the mode says.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::job::backoff::with_own;
 use crate::job::cause::Cause;
 use crate::job::census::Census;
-use crate::job::group::JobGroups;
+use crate::job::group::{JobGroups, SchedulingGroup};
+use crate::job::steps::PodDraft;
 use crate::job_pods::Kind;
-use crate::view::{Job, Phase, Pod, PodGroup};
+use crate::view::{FailureCounts, Job, Phase, Pod, PodGroup};
 
 /// So long the scheduler has to preempt the other members itself, which it does for this mode. Each
 /// of them then counts as disrupted, as it is.
@@ -117,6 +120,43 @@ pub(super) fn next_attempt(census: &Census, group: &str) -> u32 {
     let members = census.pods.iter().filter(|pod| pod.group.as_deref() == Some(group));
     let attempts = members.map(|pod| pod.attempt + u32::from(is_lost(pod)));
     attempts.max().unwrap_or_default().min(ATTEMPT_MAX)
+}
+
+/// Gives each index the failures that its pods of earlier attempts show. With the group goes the
+/// pod of the index that has their number; the one that failed before it may still be there.
+///
+/// A pod that was deleted shows those before it. An index that has failed for good and is to run
+/// again was taken away meanwhile: it is new. So there are never more than there were, but fewer
+/// where the pods are gone.
+pub(super) fn inherit_failures(
+    job: &Job,
+    census: &Census,
+    group: &SchedulingGroup,
+    drafts: &mut [PodDraft],
+) {
+    let (Some(attempt), Some(limit)) = (group.attempt, job.spec.backoff_limit_per_index) else {
+        return;
+    };
+    let is_earlier =
+        |pod: &&Arc<Pod>| pod.group.as_ref() == Some(&group.name) && pod.attempt < attempt;
+    let mut shown: HashMap<u32, FailureCounts> = HashMap::new();
+    for pod in census.pods.iter().filter(is_earlier) {
+        let Some(index) = pod.index else { continue };
+        let has_failed = pod.phase == Phase::Failed && pod.deletion.is_none();
+        let failures = if has_failed { with_own(job, pod) } else { pod.failures };
+        let most = shown.entry(index).or_default();
+        most.counted = most.counted.max(failures.counted);
+        most.ignored = most.ignored.max(failures.ignored);
+    }
+    let limit = u32::try_from(limit).unwrap_or(0);
+    for draft in drafts {
+        let shown = draft.index.and_then(|index| shown.get(&index));
+        let shown = shown.filter(|shown| shown.counted <= limit);
+        if let (Some(failures), Some(shown)) = (&mut draft.failures, shown) {
+            failures.counted = failures.counted.max(shown.counted);
+            failures.ignored = failures.ignored.max(shown.ignored);
+        }
+    }
 }
 
 fn is_member(pod: &Pod, group: &PodGroup) -> bool {

@@ -342,6 +342,43 @@ fn a_job_that_ends_or_is_suspended_counts_the_lost_pod_at_once() {
     assert_eq!((effects.deleted.len(), effects.created.len(), effects.failed), (0, 0, 1));
 }
 
+/// With `backoffLimitPerIndex`: the pod that has the number of failures ends with its group.
+#[test]
+fn an_index_keeps_its_failures_when_its_group_starts_anew() {
+    let running = |failures| vec![member(1, 0).failures(failures)];
+    // An earlier pod of the index, which is counted.
+    let failed = |failures| {
+        vec![member(1, 0).failures(failures).untracked().ended(1, 90).with(|pod| {
+            pod["status"]["phase"] = "Failed".into();
+            pod["metadata"]["name"] = "f".into();
+            pod["metadata"]["uid"] = "uid-f".into();
+        })]
+    };
+    // Another finalizer holds it.
+    let deleted = |failures| failed(failures).pop().map(PodBuilder::terminating).into_iter();
+    let at_once = || gang(3).spec("backoffLimitPerIndex", 2).status("failed", 1);
+    let dead_first = || at_once().replaces_failed();
+    let rows = [
+        (at_once(), running(1), 1, "the pod that ends shows it"),
+        (dead_first(), [running(1), failed(0)].concat(), 1, "the pod that failed shows it"),
+        (dead_first(), running(1), 0, "no pod shows it"),
+        (at_once(), [running(2), failed(0)].concat(), 2, "the greatest number counts"),
+        (at_once(), running(0).into_iter().chain(deleted(1)).collect(), 1, "it was deleted"),
+        (at_once(), [running(0), failed(2)].concat(), 0, "the index was taken away and is new"),
+    ];
+    for (job, pods, failures, what) in rows {
+        let mut api = stage(job, [vec![lost(0, 0), member(2, 0)], pods].concat());
+        assert_eq!(sync(&mut api).deleted, ["1-0", "2-0"], "{what}");
+        if api.job.replaces_failed_only() {
+            kubelet_ends_them(&mut api);
+        }
+        let effects = sync(&mut api);
+        let counted = |draft: &crate::job::PodDraft| draft.failures.map(|it| it.counted);
+        let counts: Vec<_> = effects.created.iter().map(counted).collect();
+        assert_eq!(counts, [Some(1), Some(failures), Some(0)], "{what}");
+    }
+}
+
 /// The scheduler places a gang when `minCount` of its pods are there. (W5)
 #[test]
 fn the_size_of_a_gang_does_not_exceed_the_pods_that_are_left() {
