@@ -41,18 +41,18 @@ impl Listed {
     }
 
     /// The containers that never started and cannot start any more: their sandbox is not ready.
-    pub(super) fn stillborn(&self) -> impl Iterator<Item = &Container> {
-        self.containers.iter().filter(|container| self.is_stillborn(container))
+    pub(super) fn never_started(&self) -> impl Iterator<Item = &Container> {
+        self.containers.iter().filter(|container| self.never_starts(container))
     }
 
-    fn is_stillborn(&self, container: &Container) -> bool {
+    fn never_starts(&self, container: &Container) -> bool {
         container.state() == ContainerState::Created
             && !self.ready().any(|sandbox| sandbox.id == container.pod_sandbox_id)
     }
 
     /// Whether nothing of the container runs, nor can: it has exited, or was never started.
     fn is_over(&self, container: &Container) -> bool {
-        container.state() == ContainerState::Exited || self.is_stillborn(container)
+        container.state() == ContainerState::Exited || self.never_starts(container)
     }
 
     /// The sandboxes in which containers can run.
@@ -201,7 +201,7 @@ mod tests {
         };
         assert_eq!(ids(listed.latest()), ["init-1", "b-3", "a-4", "b-5", "c-6"]);
         assert_eq!(ids(listed.alive()), ["b-3", "b-5", "c-6"]);
-        assert_eq!(ids(listed.stillborn()), [] as [&str; 0]);
+        assert_eq!(ids(listed.never_started()), [] as [&str; 0]);
     }
 
     #[test]
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_created_container_is_stillborn_once_its_own_sandbox_is_down() {
+    fn a_created_container_never_starts_once_its_own_sandbox_is_down() {
         use ContainerState::{Created, Running};
         let listed = Listed {
             containers: vec![
@@ -262,7 +262,7 @@ mod tests {
                 sandbox("new", PodSandboxState::Ready),
             ],
         };
-        assert_eq!(ids(listed.stillborn()), ["a-1", "d-4"]);
+        assert_eq!(ids(listed.never_started()), ["a-1", "d-4"]);
         assert_eq!(listed.ready().count(), 1);
     }
 

@@ -114,7 +114,7 @@ async fn stop_rest(
     if listed.alive().next().is_none() {
         return Ok(());
     }
-    remove_stillborn(client, uid, time).await
+    remove_never_started(client, uid, time).await
 }
 
 /// Stops all of them at once. Fails if the runtime answers for none: it hangs, and further calls
@@ -144,10 +144,10 @@ async fn stop_sandboxes(client: &Client, listed: &Listed, time: Time) -> Result<
 /// Removes the containers that were created and never started. containerd does not stop a container
 /// that does not run, and a kubelet that comes back would show it as one that is yet to start. It
 /// has no exit code to lose.
-async fn remove_stillborn(client: &Client, uid: &PodUid, time: Time) -> Result<(), CriError> {
+async fn remove_never_started(client: &Client, uid: &PodUid, time: Time) -> Result<(), CriError> {
     let listed = Listed::read(client, Some(uid)).await?;
     let removals = listed
-        .stillborn()
+        .never_started()
         .map(|container| client.remove_container(&container.id, time.at_most(time.stop_timeout)));
     all_hang(join_all(removals).await)
 }

@@ -176,7 +176,7 @@ impl Reporter<'_> {
     async fn catch_up(&mut self, logind: &Logind) {
         let now = self.signs.borrow_and_update().clone();
         let before = std::mem::replace(&mut self.reported, now.clone());
-        self.warn_of_forger(&before, &now).await;
+        self.warn_of_other_sender(&before, &now).await;
         if (&before.owner, before.owners) != (&now.owner, now.owners) {
             self.seen(logind).await;
         }
@@ -247,10 +247,10 @@ impl Reporter<'_> {
     }
 
     /// Warns once, and stops listening to other senders.
-    async fn warn_of_forger(&self, before: &Signs, now: &Signs) {
-        let (None, Some(forger)) = (&before.forger, &now.forger) else { return };
+    async fn warn_of_other_sender(&self, before: &Signs, now: &Signs) {
+        let (None, Some(other_sender)) = (&before.other_sender, &now.other_sender) else { return };
         tracing::warn!(
-            sender = forger,
+            sender = other_sender,
             "ignored PrepareForShutdown from a sender that does not own {NAME}; a simulation has \
              to be done through logind itself"
         );

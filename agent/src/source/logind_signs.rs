@@ -34,7 +34,7 @@ pub(crate) struct Signs {
     /// How often locks have come or gone.
     pub(crate) locks: u64,
     /// The first sender of `PrepareForShutdown` that was not logind.
-    pub(crate) forger: Option<String>,
+    pub(crate) other_sender: Option<String>,
 }
 
 /// Takes in one message after the other.
@@ -131,8 +131,8 @@ impl<'a> Listener<'a> {
         if known && !loginds {
             let sender = header.sender().map_or("an unknown sender", |name| name.as_str());
             self.signs.send_if_modified(|signs| {
-                let first = signs.forger.is_none();
-                signs.forger.get_or_insert_with(|| sender.to_owned());
+                let first = signs.other_sender.is_none();
+                signs.other_sender.get_or_insert_with(|| sender.to_owned());
                 first
             });
         }
@@ -223,7 +223,7 @@ mod tests {
             [metadata(":1.9", true, "reboot"), prepare(":1.9", true), prepare(":1.8", false)];
         let signs = heard(&forged);
         assert_eq!((signs.announced, signs.cancelled), (0, 0));
-        assert_eq!(signs.forger.as_deref(), Some(":1.9"));
+        assert_eq!(signs.other_sender.as_deref(), Some(":1.9"));
         // Only the bus itself says who owns the name.
         let signs = heard(&[signal(":1.9", BUS, "NameOwnerChanged", &(NAME, ":1.7", ":1.9"))]);
         assert_eq!(signs.owner, Owner::Name(":1.7".into()));

@@ -35,7 +35,7 @@ pub(super) struct DelayLock {
     /// Whether a drop-in of another program changed since the delay was last requested.
     conf_changed: bool,
     /// The scheduled shutdown that was already checked.
-    foretold: Option<(String, Timestamp)>,
+    checked_schedule: Option<(String, Timestamp)>,
 }
 
 impl DelayLock {
@@ -55,7 +55,7 @@ impl DelayLock {
     }
 
     /// Takes a new lock after a cancelled shutdown, and only then releases the old one. ([SD7])
-    pub(super) fn take_anew(&mut self) {
+    pub(super) fn take_again(&mut self) {
         if self.state != LockState::Taking {
             self.state = LockState::None;
             self.taking = Attempt::wanted();
@@ -215,12 +215,12 @@ impl DelayLock {
         let scheduled = facts.logind.state.as_ref().and_then(|state| state.scheduled.as_ref());
         let Some((kind, at)) = scheduled else { return };
         let left = at.duration_since(facts.clock.now().wall);
-        let foretold = self.foretold.as_ref() == scheduled;
-        if left >= AHEAD || foretold || self.is_getting_ready(out) {
+        let checked_schedule = self.checked_schedule.as_ref() == scheduled;
+        if left >= AHEAD || checked_schedule || self.is_getting_ready(out) {
             return;
         }
         let when = format!("{kind} is scheduled in {} s", left.as_secs().max(0));
-        self.foretold = scheduled.cloned();
+        self.checked_schedule = scheduled.cloned();
         let found: Vec<_> = self.find(facts, out).map(|finding| finding.to_string()).collect();
         if found.is_empty() {
             out.calls.log(false, None, format!("{when}; everything is ready for it"));

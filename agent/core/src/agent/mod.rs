@@ -196,7 +196,7 @@ impl Agent {
         let news = std::mem::take(news);
 
         out.refusals.forget(facts.situation, &facts.clock);
-        policies.heed(facts, out);
+        policies.apply(facts, out);
 
         if !out.calls.is_held_back() {
             node.keep(facts, lock);
@@ -295,7 +295,7 @@ impl Agent {
                 let text = format!("logind is lost: {why}; a lock that is held is kept");
                 out.calls.log(true, None, text);
             }
-            Event::ShutdownAnnounced(announcement) => self.hear_shutdown(announcement),
+            Event::ShutdownAnnounced(announcement) => self.shutdown_announced(announcement),
             Event::ShutdownCancelled => {
                 facts.logind.prepares(false);
                 self.news.push(News::Cancelled);
@@ -314,7 +314,7 @@ impl Agent {
                 self.policies.tried();
             }
             Event::SystemStops => self.news.push(News::SystemStops),
-            Event::StopRequested => self.hear_stop(),
+            Event::StopRequested => self.stop_requested(),
             Event::Finished { id, result } => self.finished(id, result),
         }
     }
@@ -353,14 +353,14 @@ impl Agent {
         self.news.push(News::LogindRead { restarted });
     }
 
-    fn hear_shutdown(&mut self, announcement: Announcement) {
+    fn shutdown_announced(&mut self, announcement: Announcement) {
         let logind = &mut self.facts.logind;
         logind.prepares(true);
         logind.granted = announcement.granted.or(logind.granted);
         self.news.push(News::Announced(announcement));
     }
 
-    fn hear_stop(&mut self) {
+    fn stop_requested(&mut self) {
         let Self { facts, out, .. } = self;
         facts.stop_at.get_or_insert(facts.clock.monotonic());
         let situation = facts.situation;

@@ -124,7 +124,7 @@ impl Out {
     }
 
     /// Records the API's answer about a pod, and returns how to handle a refusal.
-    pub(super) fn hear_of_right(
+    pub(super) fn note_answer(
         &mut self,
         facts: &Facts,
         verb: &'static str,
@@ -132,7 +132,7 @@ impl Out {
         result: &Outcome<()>,
     ) -> Refusal {
         let now = facts.clock.monotonic();
-        let refusal = self.refusals.hear(verb, uid, result, now);
+        let refusal = self.refusals.note(verb, uid, result, now);
         let Err(failure) = result else { return refusal };
         let forbidden = failure.kind == FailureKind::Forbidden && refusal == Refusal::OfPod;
         if (forbidden || failure.is_invalid()) && self.refusals.is_new(verb) {
@@ -157,7 +157,7 @@ impl Out {
         facts: &Facts,
     ) -> Follow {
         let now = facts.clock.monotonic();
-        let refusal = self.refusals.hear_of_node(verb, result, facts.situation, now);
+        let refusal = self.refusals.note_of_node(verb, result, facts.situation, now);
         // A newer value ends the retries; until then, a node with a wrong value misleads others.
         let rule = REPEATABLE.refused(refusal).slowly_without_end();
         let follow = attempt.settle(result, now, pace, rule);

@@ -266,7 +266,7 @@ impl PodTermination {
     ) -> Meaning {
         let right = if verb == Verb::End { self.end.by.right() } else { Some(PATCH_STATUS) };
         let right = right.filter(|_| !matches!(goal.why, Why::OwnMark));
-        let refusal = right.map(|right| out.hear_of_right(facts, right, &self.pod.uid, result));
+        let refusal = right.map(|right| out.note_answer(facts, right, &self.pod.uid, result));
         // The mode has changed since: now the runtime terminates the pod.
         if verb == Verb::End && self.end.by == Terminator::Stop {
             return Meaning::Again;

@@ -15,7 +15,7 @@ const TRIED_WITHIN: Duration = Duration::from_secs(5);
 /// The same in a shutdown.
 const TRIED_WITHIN_IN_SHUTDOWN: Duration = Duration::from_secs(1);
 
-/// How the policies are heeded.
+/// How the policies are applied.
 #[derive(Clone, Debug)]
 pub(super) struct Policies {
     /// Whether the operator lets the agent act.
@@ -40,7 +40,7 @@ impl Policies {
 
     /// Applies the state of the policies, except in a shutdown: it must finish, for its pods matter
     /// more.
-    pub(super) fn heed(&mut self, facts: &mut Facts, out: &mut Out) {
+    pub(super) fn apply(&mut self, facts: &mut Facts, out: &mut Out) {
         self.await_trial(facts, out);
         let missing = &facts.policy_missing;
         if *missing != self.reported {

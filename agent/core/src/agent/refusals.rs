@@ -137,7 +137,7 @@ impl Refusals {
     }
 
     /// Records the API's answer about a pod, and returns how to handle a refusal.
-    pub(super) fn hear(
+    pub(super) fn note(
         &mut self,
         verb: &'static str,
         uid: &PodUid,
@@ -178,7 +178,7 @@ impl Refusals {
 
     /// Records the API's answer about the node, and returns how to handle a refusal: there is no
     /// second object to compare with.
-    pub(super) fn hear_of_node(
+    pub(super) fn note_of_node(
         &mut self,
         verb: &'static str,
         result: &Outcome<()>,
@@ -252,7 +252,7 @@ mod tests {
     fn doubted() -> Refusals {
         let mut refusals = Refusals::default();
         for name in ["a", "b", "c"] {
-            refusals.hear(MARK, &PodUid(name.into()), &refused(), Duration::from_secs(1));
+            refusals.note(MARK, &PodUid(name.into()), &refused(), Duration::from_secs(1));
         }
         refusals
     }
@@ -261,25 +261,25 @@ mod tests {
     fn a_right_that_comes_late_ends_the_doubts_about_the_others() {
         let late = Duration::from_secs(2);
         let mut refusals = doubted();
-        refusals.hear_of_node(NODE, &refused(), Situation::default(), Duration::from_secs(1));
+        refusals.note_of_node(NODE, &refused(), Situation::default(), Duration::from_secs(1));
         assert!(refusals.lacks(MARK).is_some());
-        refusals.hear_of_node(NODE, &Ok(()), Situation::default(), late);
+        refusals.note_of_node(NODE, &Ok(()), Situation::default(), late);
         assert_eq!(refusals.lacks(MARK), None);
         // Another right that the agent always had proves nothing.
         let mut refusals = doubted();
-        refusals.hear_of_node(NODE, &Ok(()), Situation::default(), late);
+        refusals.note_of_node(NODE, &Ok(()), Situation::default(), late);
         assert!(refusals.lacks(MARK).is_some());
         // Nor does one that admission refuses for some pods alone.
         let mut refusals = doubted();
-        refusals.hear_of_node(NODE, &Ok(()), Situation::default(), late);
-        refusals.hear_of_node(NODE, &refused(), Situation::default(), late);
-        refusals.hear_of_node(NODE, &Ok(()), Situation::default(), late);
+        refusals.note_of_node(NODE, &Ok(()), Situation::default(), late);
+        refusals.note_of_node(NODE, &refused(), Situation::default(), late);
+        refusals.note_of_node(NODE, &Ok(()), Situation::default(), late);
         assert!(refusals.lacks(MARK).is_some());
         // What was stopped is tried again too.
         let mut refusals = doubted();
-        refusals.hear_of_node(NODE, &refused(), Situation::default(), Duration::from_secs(1));
+        refusals.note_of_node(NODE, &refused(), Situation::default(), Duration::from_secs(1));
         assert!(refusals.stop(MARK));
-        refusals.hear_of_node(NODE, &Ok(()), Situation::default(), late);
+        refusals.note_of_node(NODE, &Ok(()), Situation::default(), late);
         assert!(!refusals.forbids(MARK));
     }
 
@@ -292,9 +292,9 @@ mod tests {
         assert!(!refusals.forbids_for(MARK, &d));
         let (monotonic, boot, wall) = (Duration::ZERO, Duration::ZERO, jiff::Timestamp::UNIX_EPOCH);
         assert!(refusals.may_ask(MARK, &Clock::new(Now { monotonic, boot, wall })));
-        assert_eq!(refusals.hear(MARK, &d, &refused(), Duration::ZERO), Refusal::Final);
+        assert_eq!(refusals.note(MARK, &d, &refused(), Duration::ZERO), Refusal::Final);
         assert!(refusals.forbids_for(MARK, &d));
-        refusals.hear(MARK, &PodUid("e".into()), &Ok(()), Duration::ZERO);
+        refusals.note(MARK, &PodUid("e".into()), &Ok(()), Duration::ZERO);
         assert!(!refusals.forbids(MARK) && !refusals.forbids_for(MARK, &a));
     }
 }

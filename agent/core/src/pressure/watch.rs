@@ -171,12 +171,12 @@ impl Watch {
 
     /// A pod that may have files on the disk has terminated; it releases their space only when they
     /// are removed.
-    pub fn files_go(&mut self, now: Duration) {
+    pub fn files_are_deleted(&mut self, now: Duration) {
         self.cleaned_until = Some(now.saturating_add(CLEANUP_MAX));
     }
 
     /// A pod with volumes in memory has terminated; it releases their memory only at the unmount.
-    pub fn pages_go(&mut self, now: Duration) {
+    pub fn memory_is_freed(&mut self, now: Duration) {
         self.unmounted_until = Some(now.saturating_add(UNMOUNT_MAX));
     }
 
@@ -318,12 +318,12 @@ mod tests {
             self.watch.victim_ended(hold, now);
         }
 
-        fn files_go(&mut self, now: Duration) {
-            self.watch.files_go(now);
+        fn files_are_deleted(&mut self, now: Duration) {
+            self.watch.files_are_deleted(now);
         }
 
-        fn pages_go(&mut self, now: Duration) {
-            self.watch.pages_go(now);
+        fn memory_is_freed(&mut self, now: Duration) {
+            self.watch.memory_is_freed(now);
         }
     }
 
@@ -422,12 +422,12 @@ mod tests {
         let first = cause_of(&mut watch, 5).expect("must be one");
         watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(5));
         watch.victim_ended(&PodUid("a".into()), seconds(7));
-        watch.files_go(seconds(7));
+        watch.files_are_deleted(seconds(7));
         assert_eq!(cause(&mut watch, 8, &[(DISK, 9)]), "", "they are still there");
         assert_eq!(cause(&mut watch, 9, &[(DISK, 9), (MEMORY, 9)]), "memory.available<100");
         assert_eq!(cause(&mut watch, 36, &[(DISK, 9), (MEMORY, 100)]), "");
         assert_eq!(cause(&mut watch, 37, &[(DISK, 9)]), "nodefs.available<100", "not for ever");
-        watch.files_go(seconds(37));
+        watch.files_are_deleted(seconds(37));
         assert_eq!(cause(&mut watch, 38, &[(DISK, 100)]), "");
         assert_eq!(cause(&mut watch, 39, &[(DISK, 9)]), "nodefs.available<100", "a new shortage");
     }
@@ -439,7 +439,7 @@ mod tests {
         let first = watch.check(&low, seconds(5)).first().copied().expect("must be one");
         watch.victim_chosen(PodUid("a".into()), &first, 1, seconds(5));
         watch.victim_ended(&PodUid("a".into()), seconds(6));
-        watch.pages_go(seconds(6));
+        watch.memory_is_freed(seconds(6));
         assert_eq!(cause(&mut watch, 8, &[(MEMORY, 9)]), "");
         assert_eq!(cause(&mut watch, 8, &[(MEMORY, 9), (PIDS, 1)]), "pid.available<10");
         let sample = measured(8, &[(MEMORY, 9)])[&MEMORY];

@@ -407,9 +407,9 @@ impl World {
         let Some(sandbox) = self.runtime.sandboxes.get(uid) else { return };
         let code = |container: &Container| container.exit.map_or(0, |exit| exit.code);
         let all = view.restarts_all && sandbox.regular().any(|each| code(each) != 0);
-        let stillborn = sandbox.containers.iter().any(|container| container.stillborn);
+        let never_started = sandbox.containers.iter().any(|container| container.never_started);
         let never = view.restart_policy == RestartPolicy::Never;
-        if sandbox.containers.is_empty() || all || stillborn && !never {
+        if sandbox.containers.is_empty() || all || never_started && !never {
             return self.start_now(uid);
         }
         let restarts =
@@ -417,7 +417,7 @@ impl World {
         if never {
             // A container that would start, or start again, has no sandbox for it. It keeps the
             // phase.
-            if !stillborn && !sandbox.regular().any(restarts) {
+            if !never_started && !sandbox.regular().any(restarts) {
                 self.stopped(uid);
             }
             return;

@@ -51,14 +51,14 @@ pub(super) struct Container {
     pub(super) relieved: Option<Moment>,
     pub(super) oom_killed: bool,
     /// Whether it was only created: power went before its start.
-    pub(super) stillborn: bool,
+    pub(super) never_started: bool,
     /// How often the OOM killer killed one of its processes.
     pub(super) kills: u32,
     pub(super) terminating: bool,
 }
 
 impl Container {
-    fn stillborn(habit: Habit, run: u64, at: jiff::Timestamp, since: Moment) -> Self {
+    fn never_started(habit: Habit, run: u64, at: jiff::Timestamp, since: Moment) -> Self {
         Self {
             habit,
             run,
@@ -67,7 +67,7 @@ impl Container {
             began: since,
             relieved: None,
             oom_killed: false,
-            stillborn: true,
+            never_started: true,
             kills: 0,
             terminating: false,
         }
@@ -140,7 +140,7 @@ impl Runtime {
     /// Whether a container of the pod has run: one that still pulls its images has none.
     pub(super) fn has_run(&self, uid: &PodUid) -> bool {
         let sandbox = self.sandboxes.get(uid);
-        sandbox.is_some_and(|sandbox| sandbox.containers.iter().any(|each| !each.stillborn))
+        sandbox.is_some_and(|sandbox| sandbox.containers.iter().any(|each| !each.never_started))
     }
 
     /// Whether the pod has containers and no sandbox any more, so that none of them runs or can.
@@ -170,7 +170,7 @@ impl Runtime {
     pub(super) fn ended_well(&self, uid: &PodUid) -> bool {
         self.sandboxes.get(uid).is_some_and(|sandbox| {
             let ended_well =
-                |c: &Container| !c.stillborn && c.exit.is_some_and(|exit| exit.code == 0);
+                |c: &Container| !c.never_started && c.exit.is_some_and(|exit| exit.code == 0);
             !sandbox.containers.is_empty() && sandbox.regular().all(ended_well)
         })
     }
@@ -212,7 +212,7 @@ impl Runtime {
         let containers = sandbox.containers.iter().enumerate().map(|(number, container)| {
             let reason = match container.exit {
                 None => "",
-                Some(_) if container.stillborn => "",
+                Some(_) if container.never_started => "",
                 Some(_) if container.oom_killed => "OOMKilled",
                 Some(exit) if exit.code == 0 => "Completed",
                 Some(_) => "Error",
@@ -221,8 +221,14 @@ impl Runtime {
                 id: format!("c{}", container.run),
                 name: named(number, container),
                 exited: container.exit.is_some(),
-                exit_code: container.exit.filter(|_| !container.stillborn).map(|exit| exit.code),
-                finished_at: container.exit.filter(|_| !container.stillborn).map(|exit| exit.at),
+                exit_code: container
+                    .exit
+                    .filter(|_| !container.never_started)
+                    .map(|exit| exit.code),
+                finished_at: container
+                    .exit
+                    .filter(|_| !container.never_started)
+                    .map(|exit| exit.at),
                 reason: reason.into(),
             }
         });
@@ -264,7 +270,7 @@ impl World {
             began,
             relieved: None,
             oom_killed: false,
-            stillborn: false,
+            never_started: false,
             kills: 0,
             terminating: false,
         };
@@ -368,7 +374,7 @@ impl World {
             if let Some(habit) = habit.filter(|_| pulled && self.shape_random.percent(40)) {
                 self.runtime.runs += 1;
                 let run = self.runtime.runs;
-                sandbox.containers.push(Container::stillborn(habit.clone(), run, at, since));
+                sandbox.containers.push(Container::never_started(habit.clone(), run, at, since));
             }
             sandbox.ready = false;
             for container in &mut sandbox.containers {

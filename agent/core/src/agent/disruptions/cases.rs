@@ -40,7 +40,7 @@ pub(super) enum Why {
     Absent,
     /// A shutdown of this boot that does not go on has set it, and may have stopped the pod: the
     /// runtime is asked from then on, on CLOCK_MONOTONIC.
-    Unsorted(Duration),
+    Undecided(Duration),
     /// A shutdown before this boot has set it, or was about to.
     Marked,
     /// The same, but the pod runs again after the boot, or for the first time.
@@ -59,7 +59,7 @@ impl Case {
         calls.mark.had_run = mark.had_run;
         // The cached state may be older than the write in question.
         calls.read = Attempt::wanted();
-        if ask_until.is_some() || matches!(why, Why::Unsorted(_)) {
+        if ask_until.is_some() || matches!(why, Why::Undecided(_)) {
             calls.report.inspect = Attempt::wanted();
         }
         Self { calls, why, ask_until }
@@ -69,19 +69,19 @@ impl Case {
         matches!(self.why, Why::Untrue | Why::Absent)
     }
 
-    pub(super) fn is_unsorted(&self) -> bool {
-        matches!(self.why, Why::Unsorted(_))
+    pub(super) fn is_undecided(&self) -> bool {
+        matches!(self.why, Why::Undecided(_))
     }
 
     /// Whether the runtime's first answer about a pod that has not ended is awaited.
-    pub(super) fn is_being_sorted(&self, facts: &Facts) -> bool {
-        self.is_unsorted()
+    pub(super) fn is_being_decided(&self, facts: &Facts) -> bool {
+        self.is_undecided()
             && self.calls.report.inspect.failures() == 0
             && !has_ended(&self.calls.pod, facts)
     }
 
     pub(super) fn is_recovery(&self) -> bool {
-        !self.is_removal() && !self.is_unsorted()
+        !self.is_removal() && !self.is_undecided()
     }
 
     /// The mark's time, if it may stand on a pod that lives on in this boot.
@@ -128,7 +128,7 @@ pub(super) fn remedy(
             let lost = pod.ends_with_its_sandbox() && !pod.is_disrupted();
             lost.then(|| (Purpose::Mark, patches::lost(pod, at)))
         }
-        Why::Unsorted(_) => None,
+        Why::Undecided(_) => None,
     }
 }
 
@@ -171,7 +171,7 @@ impl Case {
             out.calls.log(true, Some(&calls.pod), "nothing proves that it does not run");
             return Step::Settled;
         }
-        if let Why::Unsorted(from) = *why {
+        if let Why::Undecided(from) = *why {
             if has_ended(&calls.pod, facts) {
                 return Step::Settled;
             }
@@ -340,7 +340,7 @@ impl Disruptions {
             return;
         }
         let pace = case.pace();
-        if case.is_unsorted() {
+        if case.is_undecided() {
             let (at, had_run) = (case.calls.mark.at, case.calls.mark.had_run);
             let pod = case.calls.pod.clone();
             match result {

@@ -180,7 +180,7 @@ impl PodDisruption {
         }
         let taken_over = taken_over.map(|at| MarkedAt { at, had_run: true });
         let Some(mark) = taken_over.or(termination.as_ref().map(marked)) else { return };
-        let why = if asks { Why::Unsorted(Duration::ZERO) } else { Why::Untrue };
+        let why = if asks { Why::Undecided(Duration::ZERO) } else { Why::Untrue };
         self.question(mark, why, None);
     }
 
@@ -281,8 +281,8 @@ impl Disruptions {
 
     /// Asks the runtime whether a shutdown of this boot has stopped the pod. Until it answers, the
     /// mark stays as it is, and so does the journal: the next process asks, too.
-    pub(super) fn sort(&mut self, pod: PodRef, at: Timestamp, had_run: bool) {
-        let why = Why::Unsorted(Duration::ZERO);
+    pub(super) fn ask_runtime(&mut self, pod: PodRef, at: Timestamp, had_run: bool) {
+        let why = Why::Undecided(Duration::ZERO);
         self.entry(pod).question(MarkedAt { at, had_run }, why, None);
     }
 
@@ -324,8 +324,8 @@ impl Disruptions {
     }
 
     /// Whether the runtime is asked about marks of a shutdown of this boot that does not go on.
-    pub(super) fn is_sorting(&self, facts: &Facts) -> bool {
-        self.cases().any(|case| case.is_being_sorted(facts))
+    pub(super) fn is_deciding(&self, facts: &Facts) -> bool {
+        self.cases().any(|case| case.is_being_decided(facts))
     }
 }
 

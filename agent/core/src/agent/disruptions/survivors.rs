@@ -18,7 +18,7 @@ use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, salt};
 use crate::termination::patches::stands;
 
 /// A kubelet that has lived for this long has reported what it did not find. ([AP19])
-const VOUCHES: Duration = Duration::from_mins(1);
+const REPORTED_WITHIN: Duration = Duration::from_mins(1);
 
 /// How long after a stop without an answer the runtime may still carry it out.
 const STOP_LATE: Duration = Duration::from_secs(10);
@@ -55,7 +55,7 @@ impl Disruptions {
             let inspection = &mut entry.history.inspection;
             inspection.take_if(|it| !suspects.contains_key(uid) && !it.attempt.is_in_flight());
         }
-        if suspects.is_empty() || !kubelet_vouches(facts) {
+        if suspects.is_empty() || !kubelet_has_reported(facts) {
             return;
         }
         for (pod, at) in suspects.into_values() {
@@ -111,7 +111,7 @@ impl Disruptions {
         let PastMark::Kept(mark) = entry.past_mark else { return };
         let wait = if result.is_ok() { Duration::ZERO } else { STOP_LATE };
         let from = facts.clock.monotonic() + wait;
-        entry.question(mark, Why::Unsorted(from), None);
+        entry.question(mark, Why::Undecided(from), None);
     }
 
     /// Takes the runtime's response about a pod under a mark.
@@ -136,7 +136,7 @@ impl Disruptions {
             }
         };
         // The kubelet has to report what does not run; it may be late.
-        *inspection = Inspection { attempt: Attempt::wanted(), due_at: now + VOUCHES };
+        *inspection = Inspection { attempt: Attempt::wanted(), due_at: now + REPORTED_WITHIN };
         if may_run(state)
             && let Some((pod, at)) = self.suspects(facts, evicts).remove(uid)
         {
@@ -154,6 +154,6 @@ impl Disruptions {
     }
 }
 
-fn kubelet_vouches(facts: &Facts) -> bool {
-    facts.kubelet.lives_since.is_some_and(|at| facts.clock.reached(at + VOUCHES))
+fn kubelet_has_reported(facts: &Facts) -> bool {
+    facts.kubelet.lives_since.is_some_and(|at| facts.clock.reached(at + REPORTED_WITHIN))
 }

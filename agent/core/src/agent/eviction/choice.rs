@@ -254,7 +254,7 @@ impl Evictions {
         let ranked = rank(cause.signal, layout, &usages);
         let levers = Levers { facts, refusals: &out.refusals, disruptions };
         if let Some(pod) = self.culprit_of_kubelet(cause.signal, layout, &ranked, levers) {
-            self.stand_aside(&pod, cause, facts, out);
+            self.leave_to_kubelet(&pod, cause, facts, out);
             return;
         }
         let may_end = |usage: &PodUsage| {
@@ -331,7 +331,7 @@ impl Evictions {
         left.then(|| pod.clone())
     }
 
-    fn stand_aside(&mut self, pod: &PodView, cause: &Cause, facts: &Facts, out: &mut Out) {
+    fn leave_to_kubelet(&mut self, pod: &PodView, cause: &Cause, facts: &Facts, out: &mut Out) {
         let now = facts.clock.monotonic();
         let until = now + observed_again(cause.signal);
         self.choices.rests.insert(cause.signal, until);

@@ -224,10 +224,10 @@ impl Evictions {
         let PodTermination { pod, end, .. } = &victim.termination;
         self.let_go(victim, now);
         if victim.cause.is_none_or(|cause| cause.signal.node_condition() == "DiskPressure") {
-            self.watch.files_go(now);
+            self.watch.files_are_deleted(now);
         }
         if victim.memory_volumes && victim.termination.end.by == Terminator::Stop {
-            self.watch.pages_go(now);
+            self.watch.memory_is_freed(now);
         }
         self.stalls.begin_anew(now);
         if victim.by_others || !end.call.may_have_applied() {
@@ -277,7 +277,7 @@ impl Evictions {
 }
 
 impl Victim {
-    /// Performs one step for one self.
+    /// Takes the next step, if one is due.
     fn advance(&mut self, pod: &PodView, facts: &Facts, out: &mut Out) -> Fate {
         if out.calls.is_busy_with(&pod.uid) {
             return Fate::GoesOn;

@@ -21,8 +21,8 @@ pub(in super::super) struct Shutdowns {
     pub(in super::super) current: Option<Shutdown>,
     /// The shutdown of this boot in the journal, until logind reports whether it goes on.
     journaled: Option<Journaled>,
-    /// Whether the marks of a journaled shutdown that does not go on are being sorted.
-    sorting: bool,
+    /// Whether the marks of a journaled shutdown that does not go on are being decided.
+    deciding: bool,
     /// Whether a shutdown is in progress that the agent only observes, and has reported.
     observed: bool,
     /// When a shutdown was last cancelled.
@@ -38,7 +38,7 @@ pub(in super::super) struct Others<'a> {
 
 impl Shutdowns {
     pub(in super::super) fn new(journaled: Option<Journaled>) -> Self {
-        Self { current: None, journaled, sorting: false, observed: false, cancelled_at: None }
+        Self { current: None, journaled, deciding: false, observed: false, cancelled_at: None }
     }
 
     /// What the other parts have to know.
@@ -47,7 +47,7 @@ impl Shutdowns {
         disruptions: &Disruptions,
         now: Duration,
     ) -> Situation {
-        let journaled = self.journaled.is_some() || self.sorting;
+        let journaled = self.journaled.is_some() || self.deciding;
         let current = self.current.as_ref();
         let situation = current.map(|shutdown| shutdown.situation(disruptions, now));
         let situation = situation.unwrap_or_default();
@@ -92,7 +92,7 @@ impl Shutdowns {
                         self.cancel("logind says so", facts, out, others);
                     } else {
                         self.cancelled_at = Some(facts.clock.monotonic());
-                        others.lock.take_anew();
+                        others.lock.take_again();
                     }
                 }
                 News::SystemStops => self.system_stops(facts, out, others),
@@ -152,7 +152,7 @@ impl Shutdowns {
         self.observed &= preparing;
         let Some(shutdown) = &self.current else {
             let echo = self.cancelled_at.is_some_and(|at| now < at + CHECK_LASTS);
-            if preparing && !echo && self.journaled.is_none() && !self.sorting && !self.observed {
+            if preparing && !echo && self.journaled.is_none() && !self.deciding && !self.observed {
                 out.calls.log(true, None, "logind is shutting down, and no signal arrived");
                 let read = facts.logind.state.as_ref().and_then(|state| state.delay);
                 self.begin(&Begin::found(read), facts, out, others);
@@ -188,7 +188,7 @@ impl Shutdowns {
             }
             return;
         }
-        self.sorting = false;
+        self.deciding = false;
         let mut shutdown = Shutdown::new(begin, found, facts, others.disruptions);
         shutdown.start(facts, out, others);
         self.current = Some(shutdown);
@@ -201,7 +201,7 @@ impl Shutdowns {
     /// cancel only after all pods have terminated. ([SD10])
     fn cancel(&mut self, why: &str, facts: &Facts, out: &mut Out, others: &mut Others<'_>) {
         self.cancelled_at = Some(facts.clock.monotonic());
-        others.lock.take_anew();
+        others.lock.take_again();
         report_cancelled(why, out);
         let last = self.status(others.disruptions, facts.clock.monotonic());
         out.status.shutdown = last.map(|last| ShutdownStatus { cancelled: true, ..last });
@@ -223,8 +223,8 @@ impl Shutdowns {
     /// DIVERGES(upstream): a shutdown survives a restart of the process that handles it. Upstream
     /// forgets it in a restart, and admits pods again. ([W6])
     fn settle_journaled(&mut self, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
-        if self.sorting && !others.disruptions.is_sorting(facts) {
-            self.sorting = false;
+        if self.deciding && !others.disruptions.is_deciding(facts) {
+            self.deciding = false;
             others.node.restore(facts);
         }
         if facts.logind.state.is_none() {
@@ -235,11 +235,11 @@ impl Shutdowns {
             self.begin(&Begin::resumed(journaled), facts, out, others);
             return;
         }
-        if journaled.sort(facts, out, others.disruptions) {
+        if journaled.decide(facts, out, others.disruptions) {
             report_cancelled("logind cancelled it while the agent was down", out);
         }
-        self.sorting = others.disruptions.is_sorting(facts);
-        if !self.sorting {
+        self.deciding = others.disruptions.is_deciding(facts);
+        if !self.deciding {
             others.node.restore(facts);
         }
     }

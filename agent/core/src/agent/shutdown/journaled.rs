@@ -63,7 +63,12 @@ impl Journaled {
     /// Decides about each pod of a shutdown that does not go on. The agent asks the runtime whether
     /// the pod was stopped, or removes its mark. The boot id stays the same, so only the containers
     /// show whether the user space was restarted. Returns whether the shutdown was cancelled.
-    pub(super) fn sort(self, facts: &Facts, out: &mut Out, disruptions: &mut Disruptions) -> bool {
+    pub(super) fn decide(
+        self,
+        facts: &Facts,
+        out: &mut Out,
+        disruptions: &mut Disruptions,
+    ) -> bool {
         let soft = self.kind == Some(ShutdownKind::SoftReboot);
         let rebooted = soft && self.released;
         if rebooted {
@@ -73,7 +78,7 @@ impl Journaled {
         for (pod, at) in self.marked_pods() {
             let (reference, had_run) = (pod.pod.clone(), pod.had_run);
             if facts.settings.runtime && (soft || pod.ends) {
-                disruptions.sort(reference, at, had_run);
+                disruptions.ask_runtime(reference, at, had_run);
             } else if rebooted {
                 disruptions.confirm(reference, at, had_run);
             } else {

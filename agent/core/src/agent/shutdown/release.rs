@@ -98,7 +98,7 @@ impl Shutdown {
         let Others { node, disruptions, .. } = others;
         let settled = self.is_at_rest(facts, disruptions) && node.is_settled();
         if !over && !settled {
-            self.tell_of_volumes(facts, out, disruptions);
+            self.report_volumes(facts, out, disruptions);
             return;
         }
         self.log_outcome(facts, out, disruptions);
@@ -126,7 +126,7 @@ impl Shutdown {
             && !facts.clock.reached(self.window.at(self.window.ends.last_writes))
     }
 
-    fn tell_of_volumes(&mut self, facts: &Facts, out: &mut Out, disruptions: &Disruptions) {
+    fn report_volumes(&mut self, facts: &Facts, out: &mut Out, disruptions: &Disruptions) {
         if !self.summary.volumes_awaited
             && self.pods_are_at_rest(facts, disruptions)
             && self.awaits_volumes(facts)

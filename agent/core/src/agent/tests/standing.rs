@@ -147,7 +147,7 @@ fn a_delay_that_stays_too_short_is_reported_once() {
 }
 
 /// The log lines about a schedule this many seconds ahead.
-fn foretold(world: &mut World, seconds: i64, change: impl Fn(&mut LogindState)) -> Vec<String> {
+fn scheduled_in(world: &mut World, seconds: i64, change: impl Fn(&mut LogindState)) -> Vec<String> {
     let at = world.clock().wall + jiff::SignedDuration::from_secs(seconds);
     world.logged.clear();
     for _ in 0..3 {
@@ -165,8 +165,8 @@ fn what_would_not_go_well_is_logged_once_before_a_scheduled_shutdown() {
     let mut settings = settings();
     settings.raise_delay = false;
     let mut world = World::standing(settings, plain(), vec![pod("a")]);
-    assert_eq!(foretold(&mut world, 90, |_| ()), [""; 0], "there is time");
-    let ready = foretold(&mut world, 50, |_| ());
+    assert_eq!(scheduled_in(&mut world, 90, |_| ()), [""; 0], "there is time");
+    let ready = scheduled_in(&mut world, 50, |_| ());
     assert!(matches!(ready.as_slice(), [one] if one.contains("everything is ready")), "{ready:?}");
     world.answers.insert("lock *".into(), Answer::Fail(FailureKind::Other, u32::MAX));
     let short = |state: &mut LogindState| {
@@ -174,7 +174,7 @@ fn what_would_not_go_well_is_logged_once_before_a_scheduled_shutdown() {
         state.lock_listed = Some(false);
     };
     let too_short = Finding::DelayTooShort { granted: ms(5_000), wanted: ms(40_000) };
-    let logged = foretold(&mut world, 40, short);
+    let logged = scheduled_in(&mut world, 40, short);
     let [logged] = logged.as_slice() else { panic!("once, not {logged:?}") };
     assert!(
         logged.contains("reboot is scheduled in 40 s, and the node is not ready for it"),
@@ -187,7 +187,7 @@ fn what_would_not_go_well_is_logged_once_before_a_scheduled_shutdown() {
 fn a_lock_that_is_not_held_before_a_scheduled_shutdown_is_said() {
     let mut world = World::new(settings(), vec![]);
     world.answers.insert("lock *".into(), Answer::Fail(FailureKind::Other, u32::MAX));
-    let logged = foretold(&mut world, 30, |_| ());
+    let logged = scheduled_in(&mut world, 30, |_| ());
     let [logged] = logged.as_slice() else { panic!("once, not {logged:?}") };
     assert!(logged.contains(&Finding::LockNotHeld.to_string()), "{logged}");
     assert!(logged.contains(&Finding::PodsNotListed.to_string()), "{logged}");
