@@ -63,7 +63,7 @@ async fn leave(args: &LeaveArgs, config: LeaveConfig) -> ExitCode {
         }
     };
     print("logind", drop_in(&host, bus.as_ref()).await);
-    print("journal", journal(&config.state_dir.join(FILE_NAME)));
+    print("journal", journal(&config.state_dir));
     match config.api {
         None => {
             print("node", Ok("left as it is: give --kubeconfig to have it restored".to_owned()));
@@ -120,8 +120,11 @@ async fn drop_in(host: &Host, bus: Option<&Bus>) -> Done {
     }
 }
 
-fn journal(path: &Path) -> Done {
-    let removed = remove(path)?;
+fn journal(state_dir: &Path) -> Done {
+    let path = state_dir.join(FILE_NAME);
+    let removed = remove(&path)?;
+    // In a pod the directory is a mount, and stays on the host; so does one with files of others.
+    let _ = std::fs::remove_dir(state_dir);
     Ok(format!("{} {}", if removed { "removed" } else { "there is no" }, path.display()))
 }
 

@@ -20,6 +20,7 @@ pub mod error;
 pub mod eventually;
 pub mod go_module;
 pub mod install;
+pub mod inventory;
 pub mod kubeconfig;
 pub mod kubernetes;
 pub mod kustomize;

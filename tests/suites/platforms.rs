@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::process::Stdio;
 
+pub(crate) use lab::inventory::named;
 use lab::kustomize;
 use lab::paths::{program, workspace_root};
 use serde_json::Value;
@@ -20,14 +21,6 @@ pub(crate) fn acting(overlay: &str) -> String {
 pub(crate) async fn rendered(directory: &str) -> Vec<Value> {
     let directory = workspace_root().join("deploy/kustomize").join(directory);
     kustomize::render(&directory).await.expect("objects")
-}
-
-/// `Kind/namespace/name`.
-pub(crate) fn named(object: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let metadata = &object["metadata"];
-    let parts = [&object["kind"], &metadata["namespace"], &metadata["name"]];
-    parts.map(text).join("/")
 }
 
 /// The agent's container, and the volumes of its pod.

@@ -4,6 +4,7 @@ use agent_core::shutdown::logind_conf::OUR_DROP_IN;
 
 use super::{Candour, Down, Host, Printed, State, agent, lock, numbered};
 
+const STATE_DIR: &str = "var/lib/epilogue-agent";
 const JOURNAL: &str = "var/lib/epilogue-agent/journal";
 
 fn drop_in() -> &'static str {
@@ -31,7 +32,7 @@ impl Host {
 async fn drop_in_and_journal_go_and_a_second_time_there_are_none() {
     let host = with_leftovers();
     let printed = host.leave().await;
-    assert!(!host.has(drop_in()) && !host.has(JOURNAL), "{}", printed.stdout);
+    assert!(!host.has(drop_in()) && !host.has(STATE_DIR), "{}", printed.stdout);
     // No systemd is there that would make logind read its files again.
     assert!(
         printed.code == 1 && printed.stdout.contains("systemctl kill -s HUP"),

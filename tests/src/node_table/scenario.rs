@@ -127,6 +127,17 @@ impl Table {
         Ok(outcome)
     }
 
+    /// Asks the chart's release whether it works, as a user does; returns what Helm prints. Fails if
+    /// it does not.
+    pub async fn test_release(&self) -> anyhow::Result<String> {
+        self.stage.test_release().await
+    }
+
+    /// The names of the release's objects that the API has.
+    pub async fn objects_of_release(&self) -> anyhow::Result<Vec<String>> {
+        self.stage.objects_of_release().await
+    }
+
     /// Removes the chart's release, as a user does; returns what Helm prints.
     pub async fn uninstall(&mut self) -> anyhow::Result<String> {
         self.stage.uninstall().await

@@ -257,6 +257,16 @@ impl Stage {
         Ok(())
     }
 
+    /// Asks the chart's release whether it works, as a user does; returns what Helm prints.
+    pub(super) async fn test_release(&self) -> anyhow::Result<String> {
+        Ok(release::test(self.scene.control_plane.cluster()).await?)
+    }
+
+    /// The names of the release's objects that the API has.
+    pub(super) async fn objects_of_release(&self) -> anyhow::Result<Vec<String>> {
+        Ok(release::objects(self.scene.control_plane.cluster()).await?)
+    }
+
     /// Removes the chart's release, as a user does; returns what Helm prints.
     pub(super) async fn uninstall(&mut self) -> anyhow::Result<String> {
         // The replica elsewhere is not Helm's.

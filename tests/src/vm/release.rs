@@ -19,6 +19,7 @@ use crate::error::LabError;
 use crate::eventually::observe_costly_until;
 use crate::go_module;
 use crate::install::{AGENTS_NAMESPACE, CONTROLLER, NAMESPACE};
+use crate::inventory::{inventory, is_of_release};
 use crate::paths::{LabDir, target_dir, workspace_root};
 use crate::process::Program;
 
@@ -88,6 +89,21 @@ pub(super) async fn install(node: &Node, cluster: &Cluster, flags: &[&str]) -> R
     arguments.extend(["--set", "mode=enforce", "--set-json", &extra]);
     run_helm(cluster, &arguments).await?;
     controllers_are_available(node, cluster).await
+}
+
+/// Asks by `helm test` whether the installation works; returns what Helm prints. Fails if it does
+/// not.
+pub async fn test(cluster: &Cluster) -> Result<String, VmError> {
+    let arguments = ["test", RELEASE[0], RELEASE[1], RELEASE[2], "--timeout=5m"];
+    run_helm(cluster, &arguments).await
+}
+
+/// The names of the release's objects that the API has.
+pub async fn objects(cluster: &Cluster) -> Result<Vec<String>, VmError> {
+    let client = cluster.admin_client().await?;
+    let all = inventory(&client).await.map_err(LabError::api("list all objects"))?;
+    let ours = all.into_iter().filter(|(name, it)| is_of_release(name, it, &[RELEASE[0]]));
+    Ok(ours.map(|(name, _)| name).collect())
 }
 
 /// Removes the release as a user does, and waits until its namespaces are gone.

@@ -5,16 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Node};
-use kube::api::{Api, DynamicObject, ListParams, PostParams};
-use kube::discovery::{Discovery, Scope, verbs};
+use kube::api::{Api, ListParams, PostParams};
 use lab::control_plane::flags::QUIET_CONTROLLERS;
+use lab::inventory::{is_of_release, named};
 use lab::{ControlPlane, Options, eventually};
 use serde_json::{Value, json};
 
 use super::helm::{RELEASE, chart, done, helm, rendered};
 use super::installation::Installation;
 use super::leave::Uninstallation;
-use crate::platforms::named;
 
 /// The name of a release, which is as good as ours.
 const OTHER: &str = "other";
@@ -25,29 +24,9 @@ const SOON: Duration = Duration::from_mins(2);
 const CONTROLLERS: &str =
     "daemonset-controller,deployment-controller,replicaset-controller,resourcequota-controller";
 
-/// All objects of the API by name, of all kinds that can be listed. Without events, and without
-/// leases, which the API server's own identity has, too.
+/// All objects of the API by name, of all kinds that can be listed.
 async fn inventory(client: &kube::Client) -> BTreeMap<String, Value> {
-    let discovery = Discovery::new(client.clone()).run().await.expect("the API's kinds");
-    let mut all = BTreeMap::new();
-    for group in discovery.groups() {
-        for (kind, capabilities) in group.recommended_resources() {
-            let left_out = matches!(kind.kind.as_str(), "Event" | "Lease" | "ComponentStatus");
-            if left_out || !capabilities.supports_operation(verbs::LIST) {
-                continue;
-            }
-            assert!(matches!(capabilities.scope, Scope::Cluster | Scope::Namespaced));
-            let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
-            let list = api.list(&ListParams::default()).await;
-            let list = list.unwrap_or_else(|error| panic!("list {}: {error}", kind.plural));
-            for object in list.items {
-                let mut object = serde_json::to_value(object).expect("JSON");
-                object["kind"] = json!(kind.kind);
-                all.insert(format!("{}/{}", group.name(), named(&object)), object);
-            }
-        }
-    }
-    all
+    lab::inventory::inventory(client).await.unwrap_or_else(|error| panic!("list: {error}"))
 }
 
 /// The same, as soon as the API server has created what it creates by itself.
@@ -74,15 +53,6 @@ async fn settled(client: &kube::Client) -> BTreeSet<String> {
         last = now;
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
-}
-
-/// Whether an object is of the release, by its name, namespace, labels or annotations.
-fn is_ours(name: &str, object: &Value) -> bool {
-    let metadata = &object["metadata"];
-    let is_release = |name: &Value| [RELEASE, OTHER].iter().any(|release| name == release);
-    name.contains("epilogue")
-        || is_release(&metadata["labels"]["app.kubernetes.io/instance"])
-        || is_release(&metadata["annotations"]["meta.helm.sh/release-name"])
 }
 
 /// One cluster with Helm's release in it.
@@ -131,7 +101,8 @@ impl Lab {
         for object in &expected {
             let stored = found(object).unwrap_or_else(|| panic!("no {}", named(object)));
             assert_eq!(args(&stored), args(object), "{}", named(object));
-            assert!(is_ours("", &stored), "{}", named(object));
+            let is_ours = is_of_release("", &stored, &[RELEASE, OTHER]);
+            assert!(is_ours, "{}", named(object));
         }
         let sets = |kind: &Value| *kind == "DaemonSet";
         let count = expected.iter().filter(|object| sets(&object["kind"])).count();
@@ -211,7 +182,8 @@ impl Lab {
     async fn has_nothing_but(&self, before: &BTreeSet<String>) {
         let left = async || {
             let all = inventory(&self.client).await;
-            let ours = all.iter().filter(|(name, object)| is_ours(name, object));
+            let ours =
+                all.iter().filter(|(name, object)| is_of_release(name, object, &[RELEASE, OTHER]));
             let new = all.keys().filter(|name| !before.contains(*name));
             ours.map(|(name, _)| name).chain(new).cloned().collect::<BTreeSet<String>>()
         };

@@ -41,25 +41,53 @@ fn turned_off_node_has_the_pods_of_jobs_reported() {
     play(Scenario::Poweroff, |outcome| are_reported(outcome, &OF_JOBS));
 }
 
-/// Last in alphabetical order: nothing is installed afterwards.
+/// `helm test` passes before. Last in alphabetical order: nothing is installed afterwards.
 #[test]
-fn uninstalled_release_leaves_nothing_behind() {
-    let (left, said) = stage::play(module_path!(), async move |kept: &mut Option<Table>| {
+fn uninstalled_release_has_worked_and_leaves_nothing_behind() {
+    let played = stage::play(module_path!(), async move |kept: &mut Option<Table>| {
         let table = match kept.take() {
             Some(table) => Ok(table),
             None => Table::set(&kit().await, case(Scenario::Reboot)).await,
         };
         let mut table = table.unwrap_or_else(|error| panic!("{error:#}"));
-        let said = table.uninstall().await.unwrap_or_else(|error| panic!("{error:#}"));
-        let search = "systemd-inhibit --list --no-legend | grep -i epilogue; \
-                      find /etc /run /opt /usr/local /var/lib -xdev -iname '*epilogue*' \
-                      -not -path '/var/lib/containerd/*' -not -path '/opt/run/*'; \
-                      mount | grep -i epilogue; true";
-        let on_node = table.run(search).await.unwrap_or_else(|error| panic!("{error:#}"));
-        let in_api = table.traces().await.unwrap_or_else(|error| panic!("{error:#}"));
+        let played = tested_and_uninstalled(&mut table).await;
+        let played = played.unwrap_or_else(|error| panic!("{error:#}; {}", table.dir().display()));
         table.strike().await.unwrap_or_else(|error| panic!("{error:#}"));
-        (format!("{on_node}{in_api}"), said)
+        played
     });
-    println!("{said}");
-    assert_eq!(left, "", "left behind; Helm said: {said}");
+    let Played { tested, installed, uninstalled, left } = played;
+    println!("{tested}{uninstalled}");
+    // The last hook is the pod that asks; Helm fails if it does.
+    let phases = || tested.lines().filter_map(|line| line.strip_prefix("Phase:"));
+    assert!(phases().count() > 1 && phases().all(|it| it.trim() == "Succeeded"), "{tested}");
+    assert!(installed.len() > 20, "the release's objects are found: {installed:#?}");
+    assert_eq!(left, [""; 0], "left behind; Helm said: {uninstalled}");
+}
+
+/// What was seen of a release.
+struct Played {
+    /// What `helm test` printed.
+    tested: String,
+    /// Its objects in the API.
+    installed: Vec<String>,
+    /// What `helm uninstall` printed.
+    uninstalled: String,
+    /// What was left of it, on the node and in the API.
+    left: Vec<String>,
+}
+
+async fn tested_and_uninstalled(table: &mut Table) -> anyhow::Result<Played> {
+    let tested = table.test_release().await?;
+    let installed = table.objects_of_release().await?;
+    let uninstalled = table.uninstall().await?;
+    let search = "systemd-inhibit --list --no-legend | grep -i epilogue; \
+                  find /etc /run /opt /usr/local /var/lib -xdev -iname '*epilogue*' \
+                  -not -path '/var/lib/containerd/*' -not -path '/opt/run/*' \
+                  -not '(' -path /var/lib/epilogue-agent -type d -empty ')'; \
+                  mount | grep -i epilogue; true";
+    let on_node = table.run(search).await?;
+    let of_node = table.traces().await?;
+    let lines = on_node.lines().chain(of_node.lines()).map(str::to_owned);
+    let left = lines.chain(table.objects_of_release().await?).collect();
+    Ok(Played { tested, installed, uninstalled, left })
 }
