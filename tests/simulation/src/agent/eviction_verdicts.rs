@@ -65,8 +65,8 @@ impl World {
                 let message = mark_of(body).unwrap_or_default().to_owned();
                 // A victim that went down with its node gets the shutdown's mark, or that of a lost
                 // node, from the agent of the next boot.
-                let of_shutdown =
-                    message == promises::SHUTDOWN_MESSAGE && self.logind.announcements > 0;
+                let goes_down = self.logind.announcements > 0 || self.ledger.system_stopped;
+                let of_shutdown = message == promises::SHUTDOWN_MESSAGE && goes_down;
                 let of_boot = self.boot > 1 && message == promises::LOST_MESSAGE;
                 // A mark may come before the end that shows a victim of its own limit.
                 let beyond = self.is_beyond_own(&pod.uid) || self.is_own_limit_victim(&pod.uid);
