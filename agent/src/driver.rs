@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use agent_core::agent::{Agent, ShutdownStatus, Status};
 use agent_core::protocol::action::{Action, ActionId, Line, PodRef};
+use agent_core::protocol::ending::{Ending, Source};
 use agent_core::protocol::event::{ActionResult, Event, Now};
 use epilogue_common::outcome::{Failure, FailureKind};
 use futures::FutureExt as _;
@@ -111,7 +112,8 @@ impl<S: Sinks> Driver<S> {
                 stopped = &mut stop, if !stopping => {
                     stopping = true;
                     if stopped == Stopping::System {
-                        self.handle(Event::SystemStops);
+                        let stop = Ending::certain(None, None);
+                        self.handle(Event::EndingSeen(Source::Systemd, Some(stop)));
                     }
                     self.handle(Event::StopRequested);
                 }
@@ -139,7 +141,7 @@ impl<S: Sinks> Driver<S> {
     }
 
     fn handle(&mut self, event: Event) {
-        if matches!(event, Event::ShutdownAnnounced(_)) {
+        if matches!(event, Event::EndingSeen(Source::Logind, Some(_))) {
             self.parts.metrics.notice();
         }
         let now = self.now();
@@ -240,7 +242,7 @@ mod tests {
     use agent_core::agent::{Features, LockState, Settings};
     use agent_core::pod::PodView;
     use agent_core::protocol::action::Purpose;
-    use agent_core::protocol::event::{Announcement, LogindState};
+    use agent_core::protocol::event::LogindState;
     use agent_core::protocol::node::{Healthz, KubeletFacts, Unit};
     use agent_core::shutdown::candidates::BarePods;
     use futures::poll;
@@ -447,8 +449,8 @@ mod tests {
             ends.recv().await.expect("must end");
         }
         yield_now().await;
-        let announcement = Announcement { granted: None, kind: None };
-        events.try_send(Event::ShutdownAnnounced(announcement)).expect("must have room");
+        let announced = Event::EndingSeen(Source::Logind, Some(Ending::certain(None, None)));
+        events.try_send(announced).expect("must have room");
         while count("announce") == 0 {
             assert!(poll!(&mut run).is_pending());
             yield_now().await;

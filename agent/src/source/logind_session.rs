@@ -4,7 +4,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use agent_core::protocol::event::{Announcement, Event};
+use agent_core::protocol::ending::{Ending, Source};
+use agent_core::protocol::event::Event;
 use futures::StreamExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -182,7 +183,7 @@ impl Reporter<'_> {
         }
         if before.cancelled != now.cancelled {
             self.goes_down(false);
-            tell(self.events, Event::ShutdownCancelled).await;
+            tell(self.events, Event::EndingSeen(Source::Logind, None)).await;
         }
         if before.announced != now.announced && now.going_down {
             self.announce(logind, &now).await;
@@ -221,7 +222,8 @@ impl Reporter<'_> {
         let granted = delay.ok().and_then(Result::ok).map(granted);
         let kind = now.kind.clone();
         self.goes_down(true);
-        tell(self.events, Event::ShutdownAnnounced(Announcement { granted, kind })).await;
+        let ending = Ending::certain(granted, kind);
+        tell(self.events, Event::EndingSeen(Source::Logind, Some(ending))).await;
     }
 
     /// Reads all properties and reports them.

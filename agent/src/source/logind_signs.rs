@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use agent_core::protocol::event::ShutdownKind;
+use agent_core::protocol::ending::ShutdownKind;
 use tokio::sync::watch;
 use zbus::message::{Header, Type};
 use zbus::{Message, OwnedVariant, Variant};

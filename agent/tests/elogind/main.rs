@@ -9,7 +9,8 @@ mod standing;
 
 use std::time::{Duration, Instant};
 
-use agent_core::protocol::event::{ActionResult, Announcement, Event};
+use agent_core::protocol::ending::{Ending, Source};
+use agent_core::protocol::event::{ActionResult, Event};
 use doubles::kubelet::{self, Kubelet};
 use doubles::systemd1::{State, Systemd1};
 use epilogue_common::outcome::FailureKind;
@@ -28,13 +29,13 @@ async fn going_down(machine: &Machine, delay: u64) -> Session {
     session.state("the lock in the list", |state| state.lock_listed == Some(true)).await;
     machine.call("PowerOff", &(false,)).await;
     let said = session.next("an announcement", announced).await;
-    assert_eq!(said, Announcement { granted: Some(Duration::from_secs(delay)), kind: None });
+    assert_eq!(said, Ending::certain(Some(Duration::from_secs(delay)), None));
     session
 }
 
-fn announced(event: &Event) -> Option<Announcement> {
+fn announced(event: &Event) -> Option<Ending> {
     match event {
-        Event::ShutdownAnnounced(announcement) => Some(announcement.clone()),
+        Event::EndingSeen(Source::Logind, ending) => ending.clone(),
         _ => None,
     }
 }

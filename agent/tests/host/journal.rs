@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
-use agent_core::protocol::event::ShutdownKind;
+use agent_core::protocol::ending::ShutdownKind;
 use agent_core::protocol::journal::{Intent, Record};
 use agent_core::shutdown::Mode;
 use epilogue_agent::host::Host;

@@ -4,7 +4,8 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agent_core::protocol::event::{Announcement, Event, ShutdownKind};
+use agent_core::protocol::ending::{Ending, ShutdownKind, Source};
+use agent_core::protocol::event::Event;
 use doubles::bus::PrivateBus;
 use doubles::login1::NAME;
 use doubles::login1::{Candour, Login1, forge};
@@ -14,15 +15,15 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::{Node, Session, WITHIN};
 
-fn announced(event: &Event) -> Option<Announcement> {
+fn announced(event: &Event) -> Option<Ending> {
     match event {
-        Event::ShutdownAnnounced(announcement) => Some(announcement.clone()),
+        Event::EndingSeen(Source::Logind, ending) => ending.clone(),
         _ => None,
     }
 }
 
 fn cancelled(event: &Event) -> Option<()> {
-    matches!(event, Event::ShutdownCancelled).then_some(())
+    matches!(event, Event::EndingSeen(Source::Logind, None)).then_some(())
 }
 
 fn lost(event: &Event) -> Option<String> {
@@ -78,7 +79,7 @@ async fn a_shutdown_is_announced_with_its_kind_and_the_delay_of_the_moment() {
         let announcement = session.next("announcement", announced).await;
         let granted = Some(Duration::from_secs(seconds));
         let kind = Some(ShutdownKind::Reboot);
-        assert_eq!(announcement, Announcement { granted, kind });
+        assert_eq!(announcement, Ending::certain(granted, kind));
         session.state("going down", |state| state.preparing).await;
         session.end().await;
     }

@@ -42,7 +42,7 @@ impl Agent {
             Task::ReleaseLock => self.lock.released(&result, out),
             Task::RaiseDelay => {
                 let result = content!(result, Delay);
-                facts.logind.granted = result.as_ref().ok().copied().or(facts.logind.granted);
+                facts.endings.granted = result.as_ref().ok().copied().or(facts.endings.granted);
                 self.lock.delay_raised(&result, facts, out);
             }
             Task::Journal => out.journal_written(&facts.clock, &done(result)),

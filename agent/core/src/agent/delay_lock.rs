@@ -6,6 +6,7 @@ use epilogue_common::outcome::Outcome;
 use jiff::{SignedDuration, Timestamp};
 
 use super::calls::Task;
+use super::endings::CHECK_LASTS;
 use super::facts::Facts;
 use super::notices::{DELAY_TOO_SHORT, NOT_READY};
 use super::out::Out;
@@ -15,8 +16,6 @@ use crate::protocol::action::Action;
 use crate::protocol::event::ActionResult;
 use crate::termination::attempt::{Attempt, Pace, WAIT_MAX};
 
-/// A read of logind may have begun before a signal that arrived before the read's answer.
-pub(super) const CHECK_LASTS: Duration = Duration::from_secs(2);
 /// How long before a scheduled shutdown the agent checks that the node is ready for it. The agent
 /// polls logind's schedule every 10 s.
 const AHEAD: SignedDuration = SignedDuration::from_mins(1);
@@ -97,7 +96,7 @@ impl DelayLock {
         let wanted = facts.settings.enforce
             && facts.stop_at.is_none()
             && facts.logind.connected
-            && facts.logind.is_calm();
+            && facts.is_calm();
         if !wanted || matches!(self.state, LockState::Held | LockState::Taking) {
             return;
         }
@@ -165,8 +164,8 @@ impl DelayLock {
     fn raise_delay(&mut self, facts: &Facts, out: &mut Out) {
         let wanted = facts.wanted_delay();
         let Some(state) = &facts.logind.state else { return };
-        let Some(granted) = facts.logind.granted else { return };
-        if !facts.settings.enforce || state.preparing {
+        let Some(granted) = facts.endings.granted else { return };
+        if !facts.settings.enforce || facts.is_preparing() {
             return;
         }
         let about = (wanted, Some(granted), state.owner.clone());
@@ -256,11 +255,11 @@ impl DelayLock {
 }
 
 fn is_short(facts: &Facts) -> bool {
-    facts.logind.granted.unwrap_or_default() < facts.wanted_delay()
+    facts.endings.granted.unwrap_or_default() < facts.wanted_delay()
 }
 
 fn delay_too_short(facts: &Facts) -> Finding<'static> {
-    let granted = facts.logind.granted.unwrap_or_default();
+    let granted = facts.endings.granted.unwrap_or_default();
     Finding::DelayTooShort { granted, wanted: facts.wanted_delay() }
 }
 

@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use super::endings::Endings;
 use super::kubelet::KubeletMemory;
 use super::mode::{Allowed, Detected, detect};
 use super::pods::Pods;
 use super::settings::Settings;
 use super::volumes::VolumeMemory;
 use crate::pod::PodUid;
-use crate::protocol::event::{Announcement, LogindState, NodeView, Now};
+use crate::protocol::event::{LogindState, NodeView, Now};
 use crate::protocol::node::KubeletFacts;
 use crate::shutdown::budget::wanted_delay;
 use crate::shutdown::priority_groups::PriorityGroups;
@@ -23,6 +24,7 @@ pub(super) struct Facts {
     pub(super) pods: Pods,
     pub(super) kubelet: KubeletMemory,
     pub(super) logind: LogindFacts,
+    pub(super) endings: Endings,
     pub(super) node: Option<NodeView>,
     pub(super) volumes: VolumeMemory,
     /// The admission policy that is missing or too loose.
@@ -37,8 +39,6 @@ pub(super) struct Facts {
 pub(super) struct LogindFacts {
     pub(super) state: Option<LogindState>,
     pub(super) connected: bool,
-    /// The delay that it grants.
-    pub(super) granted: Option<Duration>,
 }
 
 /// What the other parts have to know of the shutdown.
@@ -74,14 +74,6 @@ pub(super) enum News {
     Pod(PodUid),
     /// The API no longer has the pod.
     PodGone(PodUid),
-    /// logind announces a shutdown.
-    Announced(Announcement),
-    /// logind announces that it is cancelled.
-    Cancelled,
-    /// systemd stops the system.
-    SystemStops,
-    /// logind's state was read; whether it has restarted since the last read.
-    LogindRead { restarted: bool },
 }
 
 impl Facts {
@@ -93,6 +85,7 @@ impl Facts {
             pods: Pods::default(),
             kubelet: KubeletMemory::default(),
             logind,
+            endings: Endings::default(),
             node: None,
             volumes: VolumeMemory::default(),
             policy_missing: None,
@@ -139,6 +132,16 @@ impl Facts {
         wanted_delay(if armed { own } else { self.priority_groups() }, period)
     }
 
+    /// Whether logind prepares a shutdown.
+    pub(super) fn is_preparing(&self) -> bool {
+        self.endings.of_logind().is_some()
+    }
+
+    /// Whether logind has reported that it prepares no shutdown.
+    pub(super) fn is_calm(&self) -> bool {
+        self.logind.state.is_some() && !self.is_preparing()
+    }
+
     /// Remembers which volumes are in use, and by which pods they may be.
     pub(super) fn note_volumes(&mut self) {
         let in_use = self.node.as_ref().map(|view| &view.volumes_in_use);
@@ -167,20 +170,5 @@ impl LogindFacts {
             lock_listed: None,
         };
         Self { state: Some(state), ..Self::default() }
-    }
-
-    pub(super) fn is_preparing(&self) -> bool {
-        self.state.as_ref().is_some_and(|state| state.preparing)
-    }
-
-    /// Whether logind has reported that no shutdown goes on.
-    pub(super) fn is_calm(&self) -> bool {
-        self.state.as_ref().is_some_and(|state| !state.preparing)
-    }
-
-    pub(super) fn prepares(&mut self, preparing: bool) {
-        if let Some(state) = &mut self.state {
-            state.preparing = preparing;
-        }
     }
 }

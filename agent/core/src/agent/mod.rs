@@ -26,6 +26,7 @@ mod answers;
 mod calls;
 mod delay_lock;
 mod disruptions;
+mod endings;
 mod eviction;
 mod facts;
 mod kubelet;
@@ -59,7 +60,8 @@ pub use status::{
 
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::{Action, ActionId};
-use crate::protocol::event::{Announcement, Event, LogindState, Now};
+use crate::protocol::ending::Source;
+use crate::protocol::event::{Event, LogindState, Now};
 use crate::protocol::journal::Record;
 use crate::shutdown::Mode;
 use crate::shutdown::budget::GRANTED_DEFAULT;
@@ -234,9 +236,9 @@ impl Agent {
         };
         status.marks_only = found.marks_only;
         status.logind = facts.logind.connected;
-        status.preparing = facts.logind.is_preparing();
+        status.preparing = facts.is_preparing();
         status.lock = lock.state;
-        status.granted = facts.logind.granted;
+        status.granted = facts.endings.granted;
         status.wanted = facts.wanted_delay();
         status.pods_listed = facts.pods.is_listed();
         status.pods = facts.pods.len();
@@ -295,16 +297,16 @@ impl Agent {
                 let text = format!("logind is lost: {why}; a lock that is held is kept");
                 out.calls.log(true, None, text);
             }
-            Event::ShutdownAnnounced(announcement) => self.shutdown_announced(announcement),
-            Event::ShutdownCancelled => {
-                facts.logind.prepares(false);
-                self.news.push(News::Cancelled);
+            Event::EndingSeen(source, ending) => {
+                if ending.is_none() && source == Source::Logind {
+                    self.lock.take_again();
+                }
+                facts.endings.say(source, ending, now);
             }
             Event::LogindConfChanged => self.lock.conf_changed(),
             Event::KubeletSeen(seen) => {
-                let preparing = facts.logind.is_preparing();
-                let granted = facts.logind.granted.unwrap_or(GRANTED_DEFAULT);
-                facts.kubelet.see(seen, preparing.then_some(granted), now);
+                let granted = facts.endings.granted.unwrap_or(GRANTED_DEFAULT);
+                facts.kubelet.see(seen, facts.is_preparing().then_some(granted), now);
             }
             Event::PressureRose(_) => self.evictions.pressure_rose(now),
             Event::OomKilled(kill) => self.oom.killed(*kill, facts, out),
@@ -313,7 +315,6 @@ impl Agent {
                 facts.policy_missing = missing;
                 self.policies.tried();
             }
-            Event::SystemStops => self.news.push(News::SystemStops),
             Event::StopRequested => self.stop_requested(),
             Event::Finished { id, result } => self.finished(id, result),
         }
@@ -346,18 +347,11 @@ impl Agent {
         let owner = logind.state.as_ref().map(|state| &state.owner);
         let restarted = owner.is_some_and(|owner| *owner != seen.owner);
         let listed = seen.lock_listed;
+        let now = facts.clock.monotonic();
+        facts.endings.read_logind(seen.preparing, seen.delay, restarted, now);
         logind.connected = true;
-        logind.granted = seen.delay.or(logind.granted);
         logind.state = Some(seen);
         self.lock.was_listed(listed, facts, out);
-        self.news.push(News::LogindRead { restarted });
-    }
-
-    fn shutdown_announced(&mut self, announcement: Announcement) {
-        let logind = &mut self.facts.logind;
-        logind.prepares(true);
-        logind.granted = announcement.granted.or(logind.granted);
-        self.news.push(News::Announced(announcement));
     }
 
     fn stop_requested(&mut self) {

@@ -139,7 +139,7 @@ impl NodeWrites {
     /// Keeps the node idle outside of shutdowns, as far as logind says that none goes on.
     pub(super) fn keep(&mut self, facts: &Facts, lock: &DelayLock) {
         let elsewhere = facts.node.as_ref().is_some_and(|view| is_stale(view, facts));
-        let calm = facts.logind.is_calm() || elsewhere;
+        let calm = facts.is_calm() || elsewhere;
         if facts.settings.enforce && !facts.situation.runs && !facts.situation.journaled && calm {
             self.tidy(facts);
             self.publish(facts, lock);
@@ -189,7 +189,7 @@ impl NodeWrites {
         let readiness = Readiness {
             mode: facts.foreseen().mode.name().to_owned(),
             lock,
-            granted_seconds: facts.logind.granted.map(seconds),
+            granted_seconds: facts.endings.granted.map(seconds),
             wanted_seconds: seconds(facts.wanted_delay()),
         };
         let text = readiness.to_string();

@@ -11,7 +11,7 @@ use crate::pod::PodUid;
 use crate::pressure::observe::Observation;
 use crate::pressure::signal::Signal;
 use crate::protocol::action::Purpose;
-use crate::protocol::event::ShutdownKind;
+use crate::protocol::ending::ShutdownKind;
 use crate::protocol::pressure::OomConstraint;
 use crate::shutdown::Mode;
 use crate::shutdown::budget::Step;

@@ -6,7 +6,7 @@ use epilogue_common::outcome::{Failure, Outcome};
 use jiff::Timestamp;
 
 use super::action::{Action, ActionId};
-pub use super::journal::ShutdownKind;
+use super::ending::{Ending, Source};
 use super::node::KubeletFacts;
 use super::pressure::{Figures, Measured, OomKill, OomdKill, Stalling};
 use crate::pod::{PodRef, PodUid, PodView};
@@ -42,10 +42,9 @@ pub enum Event {
     LogindSeen(LogindState),
     /// The connection is lost, or no process owns the name. The agent keeps an existing lock.
     LogindLost(String),
-    /// `PrepareForShutdown(true)`, from the owner of the name.
-    ShutdownAnnounced(Announcement),
-    /// `PrepareForShutdown(false)`, from the owner of the name.
-    ShutdownCancelled,
+    /// What a source says of the machine's end by itself: all of it, each time; `None` if there is
+    /// no end, or none any more. logind says it by its signals; what is read of it is `LogindSeen`.
+    EndingSeen(Source, Option<Ending>),
     /// A drop-in of logind that is not ours was written, for example by a kubelet that needs a
     /// longer delay. ([SD4])
     LogindConfChanged,
@@ -61,8 +60,6 @@ pub enum Event {
     /// Whether the API refuses writes that an agent must not send, found by dry runs. Names the
     /// policy that is missing or too loose. (deploy/policy)
     PoliciesTried(Option<String>),
-    /// systemd stops the system, and with it the agent. Comes right before `StopRequested`.
-    SystemStops,
     /// The agent received SIGTERM.
     StopRequested,
     /// An action has finished.
@@ -138,15 +135,6 @@ pub struct LogindState {
     pub scheduled: Option<(String, Timestamp)>,
     /// Whether our own lock is in `ListInhibitors`; `None` without an answer.
     pub lock_listed: Option<bool>,
-}
-
-/// `PrepareForShutdown(true)`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Announcement {
-    /// `InhibitDelayMaxUSec`, read again at the signal; `None` without an answer within 100 ms.
-    pub granted: Option<Duration>,
-    /// The kind of shutdown, if logind reports it.
-    pub kind: Option<ShutdownKind>,
 }
 
 /// Result of an action. The action's comment names its variants.

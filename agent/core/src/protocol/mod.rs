@@ -2,6 +2,7 @@
 //! imperative; the result of an action returns as an event.
 
 pub mod action;
+pub mod ending;
 pub mod event;
 pub mod journal;
 pub mod node;

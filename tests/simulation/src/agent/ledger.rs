@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use agent_core::pod::{Owner, PodUid, PodView};
 use agent_core::protocol::action::ActionId;
+use agent_core::protocol::ending::Source;
 use agent_core::protocol::event::{ActionResult, Event};
 use agent_core::protocol::node::KubeletFacts;
 use agent_core::shutdown::Mode;
@@ -234,13 +235,13 @@ impl World {
                 let since = same.map_or(now, |(since, _)| *since);
                 ledger.reported_kubelet = Some((since, facts.clone()));
             }
-            Event::ShutdownAnnounced(announcement)
+            Event::EndingSeen(Source::Logind, Some(ending))
                 if ledger.shutdown.as_ref().is_none_or(|shutdown| !shutdown.heard) =>
             {
-                ledger.begin_shutdown(announcement.granted, true, now);
+                ledger.begin_shutdown(ending.within, true, now);
                 self.met_announcement(mode);
             }
-            Event::ShutdownCancelled => ledger.shutdown = None,
+            Event::EndingSeen(Source::Logind, None) => ledger.shutdown = None,
             Event::LogindSeen(state) => {
                 ledger.granted = state.delay.or(ledger.granted);
                 // A check may be older than the signal, unless another logind answers it.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
-use agent_core::protocol::event::{Announcement, Event, LogindState, ShutdownKind};
+use agent_core::protocol::ending::{Ending, ShutdownKind, Source};
+use agent_core::protocol::event::{Event, LogindState};
 
 use super::api::Stored;
 use super::situations::Met;
@@ -69,7 +70,7 @@ impl World {
         }
         let granted = (!self.behaviour.mute_delay).then_some(self.logind.delay);
         let kind = Some(ShutdownKind::Poweroff);
-        self.signal(Event::ShutdownAnnounced(Announcement { granted, kind }));
+        self.signal(Some(Ending::certain(granted, kind)));
         self.rights_are_late();
         self.kubelet_hears_shutdown();
         self.watch_kubelet();
@@ -95,7 +96,7 @@ impl World {
         if self.behaviour.lost_cancel {
             self.met(Met::LostCancel);
         } else {
-            self.signal(Event::ShutdownCancelled);
+            self.signal(None);
         }
         self.kubelet_hears_cancel();
         self.cancelled_at = Some(self.now());
@@ -179,9 +180,9 @@ impl World {
     }
 
     /// A signal reaches a subscribed agent.
-    fn signal(&mut self, event: Event) {
+    fn signal(&mut self, ending: Option<Ending>) {
         if self.process.as_ref().is_some_and(|process| process.subscribed) {
-            self.handle_soon(event);
+            self.handle_soon(Event::EndingSeen(Source::Logind, ending));
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
+use agent_core::protocol::ending::{Ending, Source};
 use agent_core::protocol::event::Event;
 
 use super::kubelet::Health;
@@ -37,7 +38,8 @@ impl World {
         self.log(|_| format!("systemd   stops the system, and it is off after {lasts:?}"));
         self.stopping = Some((self.now(), self.ending_pods()));
         self.ledger.system_stopped = true;
-        self.agent_handles(Event::SystemStops);
+        let stop = Ending::certain(None, None);
+        self.agent_handles(Event::EndingSeen(Source::Systemd, Some(stop)));
         self.request_stop();
         let life = Life::Boot(self.boot);
         let pause = self.random.millis(0, 50);

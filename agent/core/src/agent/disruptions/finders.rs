@@ -98,7 +98,7 @@ impl Disruptions {
     pub(super) fn find_forgotten(&mut self, facts: &Facts, out: &mut Out) {
         let idle = !facts.situation.runs && !facts.situation.journaled;
         let ready = facts.settings.enforce && idle && facts.pods.is_listed();
-        if !ready || !facts.logind.is_calm() {
+        if !ready || !facts.is_calm() {
             return;
         }
         let Some(boot) = facts.surely_after_boot() else { return };

@@ -1,9 +1,11 @@
-//! Follows logind, the API and the journal: begins, resumes, extends and cancels the shutdown.
+//! Follows the machine's end, the API and the journal: begins, resumes, extends and cancels the
+//! shutdown.
 
 use std::time::Duration;
 
-use super::super::delay_lock::{CHECK_LASTS, DelayLock};
+use super::super::delay_lock::DelayLock;
 use super::super::disruptions::Disruptions;
+use super::super::endings::KnownEnding;
 use super::super::facts::{Facts, News, Situation};
 use super::super::mode::Detected;
 use super::super::node::NodeWrites;
@@ -11,8 +13,8 @@ use super::super::notices::CANCELLED;
 use super::super::out::Out;
 use super::super::status::ShutdownStatus;
 use super::journaled::Journaled;
-use super::run::Begin;
 use super::{Origin, Release, Shutdown};
+use crate::protocol::ending::Source;
 use crate::shutdown::Mode;
 
 /// The shutdown, if one goes on, and what may lead to one.
@@ -23,10 +25,10 @@ pub(in super::super) struct Shutdowns {
     journaled: Option<Journaled>,
     /// Whether the marks of a journaled shutdown that does not go on are being decided.
     deciding: bool,
+    /// The end of the machine that was last taken up: its source, and when that said so.
+    taken_up: Option<(Source, Duration)>,
     /// Whether a shutdown is in progress that the agent only observes, and has reported.
     observed: bool,
-    /// When a shutdown was last cancelled.
-    cancelled_at: Option<Duration>,
 }
 
 /// The parts that a shutdown changes when it begins or ends.
@@ -38,7 +40,7 @@ pub(in super::super) struct Others<'a> {
 
 impl Shutdowns {
     pub(in super::super) fn new(journaled: Option<Journaled>) -> Self {
-        Self { current: None, journaled, deciding: false, observed: false, cancelled_at: None }
+        Self { current: None, journaled, deciding: false, taken_up: None, observed: false }
     }
 
     /// What the other parts have to know.
@@ -82,101 +84,71 @@ impl Shutdowns {
                         shutdown.pod_gone(uid, others.disruptions);
                     }
                 }
-                News::Announced(announcement) => {
-                    let begin = Begin::heard(announcement);
-                    self.announced(&begin, facts, out, others);
-                }
-                News::Cancelled => {
-                    self.observed = false;
-                    if self.current.is_some() {
-                        self.cancel("logind says so", facts, out, others);
-                    } else {
-                        self.cancelled_at = Some(facts.clock.monotonic());
-                        others.lock.take_again();
-                    }
-                }
-                News::SystemStops => self.system_stops(facts, out, others),
-                News::LogindRead { restarted } => {
-                    self.logind_read(*restarted, facts, out, others);
-                }
             }
         }
+        self.follow_endings(facts, out, others);
         self.settle_journaled(facts, out, others);
     }
 
-    fn announced(
-        &mut self,
-        begin: &Begin,
-        facts: &mut Facts,
-        out: &mut Out,
-        others: &mut Others<'_>,
-    ) {
+    /// Compares the shutdown that goes on with what the sources say of the machine's end.
+    ///
+    /// DIVERGES(upstream): a shutdown that vanished counts as cancelled. Upstream receives no
+    /// signal of it, and its node stays not ready. ([LD7], [W13])
+    fn follow_endings(&mut self, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
+        let endings = &facts.endings;
+        // What the journal records of this boot is an end that logind announced.
+        let recorded = self.journaled.is_some();
+        let ending = if recorded { endings.of_logind() } else { endings.earliest() };
+        let Some(ending) = ending.cloned() else {
+            (self.observed, self.taken_up) = (false, None);
+            if self.current.is_some() {
+                self.cancel(endings.why_gone(), facts, out, others);
+            }
+            return;
+        };
+        let identity = Some((ending.source, ending.since));
+        // What was only read may be the shutdown whose marks are being decided.
+        if self.taken_up == identity || self.deciding && !ending.announced {
+            return;
+        }
+        let before = std::mem::replace(&mut self.taken_up, identity);
         if let Some(shutdown) = &self.current {
             if !shutdown.window.is_long_over(facts.clock.monotonic()) {
-                out.calls.log(false, None, "a second signal of the same shutdown is ignored");
+                if before.is_some_and(|(source, _)| source == ending.source) {
+                    out.calls.log(false, None, "a second signal of the same shutdown is ignored");
+                }
                 return;
             }
             out.calls.log(true, None, "a new shutdown, though the last one is not over");
             self.leave(facts, out, others.disruptions);
         }
-        // A new signal proves that the shutdown of the journal was cancelled. Its marks still
-        // stand.
-        if let Some(journaled) = self.journaled.take() {
-            journaled.marked().for_each(|(pod, at)| others.disruptions.remove(pod, at));
+        let mut journaled = self.journaled.take();
+        if ending.announced {
+            // This proves that the shutdown of the journal was cancelled. Its marks still stand.
+            for (pod, at) in journaled.take().iter().flat_map(Journaled::marked) {
+                others.disruptions.remove(pod, at);
+            }
+        } else if journaled.is_none() {
+            out.calls.log(true, None, "logind is shutting down, and no signal arrived");
         }
-        self.begin(begin, facts, out, others);
+        self.begin(&ending, journaled.as_ref(), facts, out, others);
     }
 
-    /// Takes up a stop of the system that logind has not announced.
+    /// Takes up a shutdown.
     ///
-    /// DIVERGES(upstream): the kubelet follows logind alone. In such a stop its pods get neither a
-    /// condition nor time.
-    fn system_stops(&mut self, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
-        let now = facts.clock.monotonic();
-        let goes_on =
-            self.current.as_ref().is_some_and(|shutdown| !shutdown.window.is_long_over(now));
-        if !goes_on && self.journaled.is_none() {
-            self.announced(&Begin::unannounced(), facts, out, others);
-        }
-    }
-
-    fn logind_read(
+    /// DIVERGES(upstream): a shutdown survives a restart of the process that handles it. Upstream
+    /// forgets it in a restart, and admits pods again. ([W6])
+    ///
+    /// DIVERGES(upstream): a stop of the system that logind has not announced is one. The kubelet
+    /// follows logind alone, and in such a stop its pods get neither a condition nor time.
+    fn begin(
         &mut self,
-        restarted: bool,
+        ending: &KnownEnding,
+        journaled: Option<&Journaled>,
         facts: &mut Facts,
         out: &mut Out,
         others: &mut Others<'_>,
     ) {
-        let now = facts.clock.monotonic();
-        let preparing = facts.logind.is_preparing();
-        self.observed &= preparing;
-        let Some(shutdown) = &self.current else {
-            let echo = self.cancelled_at.is_some_and(|at| now < at + CHECK_LASTS);
-            if preparing && !echo && self.journaled.is_none() && !self.deciding && !self.observed {
-                out.calls.log(true, None, "logind is shutting down, and no signal arrived");
-                let read = facts.logind.state.as_ref().and_then(|state| state.delay);
-                self.begin(&Begin::found(read), facts, out, others);
-            } else if preparing && echo {
-                facts.logind.prepares(false);
-            }
-            return;
-        };
-        if preparing || shutdown.origin == Origin::Unannounced {
-            return;
-        }
-        // DIVERGES(upstream): a shutdown that vanished counts as cancelled. Upstream receives no
-        // signal of it, and its node stays not ready. ([LD7], [W13])
-        if restarted {
-            self.cancel("logind was restarted, and its shutdown is gone", facts, out, others);
-        } else if shutdown.window.elapsed(now) >= CHECK_LASTS {
-            self.cancel("logind is not shutting down any more", facts, out, others);
-        } else {
-            facts.logind.prepares(true);
-        }
-    }
-
-    /// Takes up a shutdown: P0.
-    fn begin(&mut self, begin: &Begin, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
         // These facts may be a minute old. As far as is known, the kubelet was armed until now.
         if facts.kubelet.facts.as_ref().is_some_and(|facts| facts.lock_armed == Some(true)) {
             facts.kubelet.armed_at = Some(facts.clock.monotonic());
@@ -189,7 +161,7 @@ impl Shutdowns {
             return;
         }
         self.deciding = false;
-        let mut shutdown = Shutdown::new(begin, found, facts, others.disruptions);
+        let mut shutdown = Shutdown::new(ending, journaled, found, facts, others.disruptions);
         shutdown.start(facts, out, others);
         self.current = Some(shutdown);
     }
@@ -200,7 +172,6 @@ impl Shutdowns {
     /// DIVERGES(upstream): the agent reverts at once, while pods terminate. Upstream notices a
     /// cancel only after all pods have terminated. ([SD10])
     fn cancel(&mut self, why: &str, facts: &Facts, out: &mut Out, others: &mut Others<'_>) {
-        self.cancelled_at = Some(facts.clock.monotonic());
         others.lock.take_again();
         report_cancelled(why, out);
         let last = self.status(others.disruptions, facts.clock.monotonic());
@@ -217,24 +188,15 @@ impl Shutdowns {
         disruptions.leave_shutdown(asks, facts, &out.calls);
     }
 
-    /// Decides about the shutdown of this boot in the journal, once logind has reported whether it
-    /// goes on.
-    ///
-    /// DIVERGES(upstream): a shutdown survives a restart of the process that handles it. Upstream
-    /// forgets it in a restart, and admits pods again. ([W6])
+    /// Decides about the shutdown of this boot in the journal, once logind has reported that it does
+    /// not go on.
     fn settle_journaled(&mut self, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
         if self.deciding && !others.disruptions.is_deciding(facts) {
             self.deciding = false;
             others.node.restore(facts);
         }
-        if facts.logind.state.is_none() {
-            return;
-        }
-        let Some(journaled) = self.journaled.take() else { return };
-        if facts.logind.is_preparing() {
-            self.begin(&Begin::resumed(journaled), facts, out, others);
-            return;
-        }
+        let journaled = self.journaled.take_if(|_| facts.is_calm());
+        let Some(journaled) = journaled else { return };
         if journaled.decide(facts, out, others.disruptions) {
             report_cancelled("logind cancelled it while the agent was down", out);
         }

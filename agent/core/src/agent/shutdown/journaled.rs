@@ -12,7 +12,7 @@ use super::super::out::Out;
 use super::{Release, Shutdown};
 use crate::pod::PodUid;
 use crate::protocol::action::PodRef;
-use crate::protocol::event::ShutdownKind;
+use crate::protocol::ending::ShutdownKind;
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::Mode;
 

@@ -24,7 +24,7 @@ use super::mode::Detected;
 use super::status::{LeftReason, ShutdownStatus};
 use super::writer::Recorded;
 use crate::pod::PodUid;
-use crate::protocol::event::ShutdownKind;
+use crate::protocol::ending::ShutdownKind;
 use crate::shutdown::budget::Step;
 use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, WAIT_MAX_HASTE, salt};
 use crate::termination::clock::Clock;

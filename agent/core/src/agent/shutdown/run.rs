@@ -5,6 +5,7 @@ use std::time::Duration;
 use epilogue_common::announcement::Announcement as NodeSays;
 
 use super::super::disruptions::Disruptions;
+use super::super::endings::KnownEnding;
 use super::super::facts::Facts;
 use super::super::mode::Detected;
 use super::super::node::NodeWrites;
@@ -19,10 +20,10 @@ use super::marks::send_reads;
 use super::reports::send_inspects;
 use super::window::Window;
 use super::{KUBELET_GONE, ModeTaken, Origin, Release, Shutdown, Summary, Work, is_marking};
-use crate::protocol::event::{Announcement, ShutdownKind};
+use crate::protocol::ending::Source;
 use crate::protocol::journal::Record;
 use crate::shutdown::Mode;
-use crate::shutdown::budget::{GRANTED_DEFAULT, Step};
+use crate::shutdown::budget::Step;
 use crate::shutdown::candidates::Scope;
 use crate::termination::progress::PodTermination;
 
@@ -32,43 +33,6 @@ const ASSIST_PROVES_ITSELF: Duration = Duration::from_secs(2);
 const KUBELET_BACK: Duration = Duration::from_secs(3);
 /// The time for marks after a late switch to Replace.
 const LATE_MARKS: Duration = Duration::from_secs(1);
-/// The time for a stop of the system that logind has not announced: nothing delays it.
-const UNANNOUNCED_LASTS: Duration = Duration::from_secs(2);
-
-/// The beginning of a shutdown.
-#[derive(Clone, Debug)]
-pub(super) struct Begin {
-    granted: Option<Duration>,
-    kind: Option<ShutdownKind>,
-    journaled: Option<Journaled>,
-    origin: Origin,
-}
-
-impl Begin {
-    /// By logind's signal.
-    pub(super) fn heard(announcement: &Announcement) -> Self {
-        let Announcement { granted, kind } = announcement.clone();
-        Self { granted, kind, journaled: None, origin: Origin::Logind }
-    }
-
-    /// By logind's property: there was no signal, or the agent was not there to receive it.
-    pub(super) fn found(granted: Option<Duration>) -> Self {
-        Self { granted, kind: None, journaled: None, origin: Origin::Logind }
-    }
-
-    /// By systemd's state at our SIGTERM. logind announced nothing.
-    pub(super) fn unannounced() -> Self {
-        let granted = Some(UNANNOUNCED_LASTS);
-        Self { granted, kind: None, journaled: None, origin: Origin::Unannounced }
-    }
-
-    /// By the journal.
-    pub(super) fn resumed(journaled: Journaled) -> Self {
-        let kind = journaled.kind.clone();
-        let granted = Some(journaled.granted);
-        Self { granted, kind, journaled: Some(journaled), origin: Origin::Resumed }
-    }
-}
 
 /// The pods that a shutdown in this mode covers.
 pub(super) fn scope(found: Detected, facts: &Facts) -> Scope {
@@ -82,16 +46,21 @@ pub(super) fn scope(found: Detected, facts: &Facts) -> Scope {
 }
 
 impl Shutdown {
-    /// A shutdown of this mode, which takes over the marks of a cancelled one.
+    /// A shutdown of this mode, which takes over the marks of a cancelled one. One of the journal
+    /// keeps its kind, and the time that it was given.
     pub(super) fn new(
-        begin: &Begin,
+        ending: &KnownEnding,
+        journaled: Option<&Journaled>,
         mut found: Detected,
         facts: &Facts,
         disruptions: &mut Disruptions,
     ) -> Self {
         let now = facts.clock.now();
-        let granted = begin.granted.or(facts.logind.granted).unwrap_or(GRANTED_DEFAULT);
-        let journaled = begin.journaled.as_ref();
+        let origin = match (ending.source, journaled) {
+            (Source::Systemd, _) => Origin::Unannounced,
+            (Source::Logind, Some(_)) => Origin::Resumed,
+            (Source::Logind, None) => Origin::Logind,
+        };
         if let Some(journaled) = journaled
             && found.mode != Mode::Substitute
             && journaled.mode != Mode::Observe
@@ -101,19 +70,20 @@ impl Shutdown {
             found.marks_only |=
                 journaled.mode != Mode::Assist && facts.settings.priority_groups.is_none();
         }
-        if begin.origin == Origin::Unannounced {
+        if origin == Origin::Unannounced {
             // systemd stops the kubelet and the containers too. There is no time for more.
             let why = "systemd stops the system, and logind did not announce it";
             found = Detected { mode: Mode::Assist, marks_only: true, why };
         }
         let head_start = journaled.map_or(Duration::ZERO, |it| now.boot.saturating_sub(it.at));
         let mode = ModeTaken { found, since: Duration::ZERO, is_final: false };
+        let granted = journaled.map_or(ending.within, |it| it.granted);
         let mut window = Window::new(now.monotonic, head_start, granted);
         window.set_ends(&mode, facts);
         let mut shutdown = Self {
             since: journaled.map_or(now.wall, |it| it.wall),
-            kind: begin.kind.clone(),
-            origin: begin.origin,
+            kind: journaled.map_or(&ending.kind, |it| &it.kind).clone(),
+            origin,
             window,
             mode,
             order: Vec::new(),

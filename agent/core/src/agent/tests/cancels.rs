@@ -7,7 +7,7 @@ use crate::agent::LockState;
 use crate::agent::Settings;
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodView, RestartPolicy};
-use crate::protocol::event::{Announcement, Event, LogindState};
+use crate::protocol::event::{Event, LogindState};
 use crate::shutdown::candidates::BarePods;
 
 fn job(name: &str) -> PodView {
@@ -41,7 +41,7 @@ fn the_node_is_restored_though_the_right_comes_after_the_cancel() {
         for call in ["announce idle", "taint false"] {
             world.answers.insert(call.into(), Answer::Fail(FailureKind::Forbidden, refusals));
         }
-        world.event(Event::ShutdownCancelled);
+        world.cancel();
         world.pass(ms(60_000));
         let is_idle = world.node_says.as_deref() == Some("idle");
         assert_eq!((is_idle, !world.tainted), (restored, restored), "{:#?}", world.log);
@@ -60,7 +60,7 @@ fn at_every_step_everything_is_taken_back() {
             }
             world.shutdown(40);
             world.pass(ms(after));
-            world.event(Event::ShutdownCancelled);
+            world.cancel();
             assert_restored(&world, &format!("after {after} ms"));
             let before = world.done(&["delete", "stop", "mark", "fail", "fail"]).len();
             world.pass(ms(100_000));
@@ -74,7 +74,7 @@ fn at_every_step_everything_is_taken_back() {
 fn what_was_deleted_stays_deleted_and_marked() {
     let mut world = World::standing(settings(), plain(), pods());
     world.shutdown(40);
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     assert_eq!(world.disrupted(), ["a", "b", "f"]);
     assert_eq!(world.done(&["clear"]), ["0 clear critical"]);
 }
@@ -94,7 +94,7 @@ fn a_pod_that_the_runtime_has_stopped_stays_marked() {
     world.answers.insert("fail *".into(), Answer::Fail(FailureKind::Unknown, u32::MAX));
     world.shutdown(40);
     world.pass(ms(300));
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     assert_eq!(world.disrupted(), ["stopped", "stopping"], "{:#?}", world.log);
     // The API shows it running since this boot, because its kubelet is dead: the mark still stands.
     let since = wall(world.now.saturating_sub(ms(500_000)));
@@ -167,7 +167,7 @@ fn cancelled_under_a_stop() -> World {
     world.answers.insert("stop a 20".into(), Answer::Hold);
     world.shutdown(40);
     world.pass(ms(300));
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     world
 }
 
@@ -301,7 +301,7 @@ fn an_answer_to_a_check_says_nothing_of_a_stop_that_goes_on_after_the_cancel() {
     world.pass(ms(1_500));
     let held: Vec<&str> = world.held.iter().map(|(_, name, _)| name.as_str()).collect();
     assert_eq!(held, ["inspect a", "stop a 20"]);
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     world.let_go("inspect");
     world.pass(ms(1_000));
     world.containers("a", &[Some(143)]);
@@ -326,7 +326,7 @@ fn a_cancel_after_a_restart_keeps_the_marks_of_what_was_stopped_before_it() {
         world.containers("b", &[None]);
         world.started(dead(), true);
         assert_eq!(world.done(&["stop"]), [""; 0], "{hold}: {:#?}", world.log);
-        world.event(Event::ShutdownCancelled);
+        world.cancel();
         world.let_go("*");
         world.pass(ms(1_000));
         assert_eq!(world.disrupted(), ["a"], "{hold}: {:#?}", world.log);
@@ -338,7 +338,7 @@ fn a_new_lock_comes_before_all_else() {
     let mut world = World::standing(settings(), armed(), pods());
     world.shutdown(40);
     world.log.clear();
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     assert_eq!(world.log[0], "0 lock");
 }
 
@@ -347,7 +347,7 @@ fn marks_on_their_way_are_taken_back_when_they_have_arrived() {
     let mut world = World::standing(settings(), armed(), vec![job("a"), job("f").disrupted("X")]);
     world.answers.insert("mark *".into(), Answer::Hold);
     world.shutdown(40);
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     assert_eq!(world.done(&["read", "clear"]), [""; 0]);
     world.let_go("mark");
     assert_eq!(world.done(&["read", "clear"]), ["0 read a", "0 clear a"]);
@@ -361,7 +361,7 @@ fn a_mark_that_arrives_after_a_cancel_meets_a_conflict() {
     world.shutdown(40);
     let (id, _, action) = world.held.remove(0);
     world.time_out(id, &action);
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     let written = ["0 read a", "0 clear a"];
     assert_eq!(world.done(&["read", "clear"]), written);
     assert_restored(&world, "before it arrives");
@@ -390,7 +390,7 @@ fn an_end_that_arrives_after_a_cancel_ends_no_pod_that_stays() {
         let position = world.held.iter().position(of_a).expect("its end must be on its way");
         let (id, _, action) = world.held.remove(position);
         world.time_out(id, &action);
-        world.event(Event::ShutdownCancelled);
+        world.cancel();
         assert_eq!(world.done(&["clear"]), ["0 clear a"]);
         world.let_go("delete");
         assert_restored(&world, "before it arrives");
@@ -406,7 +406,7 @@ fn revocation_is_tried_until_the_api_shows_it() {
     let mut world = World::standing(settings(), armed(), vec![job("a"), job("f").disrupted("X")]);
     world.shutdown(40);
     world.answers.insert("*".into(), Answer::Fail(FailureKind::Unknown, u32::MAX));
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     world.pass(ms(20_000));
     assert_eq!(world.agent.status().mark_removals_pending, 1);
     assert!(!world.journal.is_empty(), "a crash now must not forget it");
@@ -422,7 +422,7 @@ fn a_node_gets_pods_again_soon_after_the_api_is_back() {
         let mut world = World::standing(settings(), plain(), vec![job("a")]);
         world.shutdown(40);
         world.answers.insert("*".into(), Answer::Fail(FailureKind::Unknown, u32::MAX));
-        world.event(Event::ShutdownCancelled);
+        world.cancel();
         world.pass(ms(silent));
         assert!(world.tainted && world.node_says.as_deref() != Some("idle"));
         world.answers.clear();
@@ -458,7 +458,7 @@ fn a_second_signal_changes_nothing_and_one_after_a_cancel_is_a_new_shutdown() {
     world.pass(ms(1_000));
     world.shutdown(400);
     assert_eq!(world.log, before);
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     world.log.clear();
     world.shutdown(40);
     assert_eq!(world.done(&["mark", "announce"]).len(), 3);
@@ -475,13 +475,13 @@ fn a_new_shutdown_in_the_middle_of_a_revocation_ends_marked_and_its_cancel_clear
             World::standing(settings(), armed(), vec![job("a"), job("f").disrupted("X")]);
         world.shutdown(40);
         world.answers.insert(hold.into(), Answer::Hold);
-        world.event(Event::ShutdownCancelled);
+        world.cancel();
         world.shutdown(40);
         world.let_go("*");
         world.answers.clear();
         world.pass(ms(1_000));
         assert_eq!(world.disrupted(), ["a", "f"], "{hold}");
-        world.event(Event::ShutdownCancelled);
+        world.cancel();
         world.pass(ms(3_000));
         assert_restored(&world, hold);
     }
@@ -491,8 +491,7 @@ fn a_new_shutdown_in_the_middle_of_a_revocation_ends_marked_and_its_cancel_clear
 fn events_that_come_together_count_one_by_one() {
     let others = || job("a").disrupted("Foreign");
     let mut world = World::standing(settings(), armed(), vec![others()]);
-    let announced = Announcement { granted: Some(ms(30_000)), kind: None };
-    world.agent.handle(Event::ShutdownAnnounced(announced.clone()), world.clock());
+    world.agent.handle(announced(ms(30_000), None), world.clock());
     // The kubelet calls it Failed while a container of it runs: its last report is to come.
     let early = others().phase(Phase::Failed).with(|pod| {
         pod.resource_version = "90000".into();
@@ -505,8 +504,8 @@ fn events_that_come_together_count_one_by_one() {
     assert!(!world.released());
 
     let mut world = World::standing(settings(), plain(), pods());
-    world.agent.handle(Event::ShutdownAnnounced(announced), world.clock());
-    world.event(Event::ShutdownCancelled);
+    world.agent.handle(announced(ms(30_000), None), world.clock());
+    world.cancel();
     assert_restored(&world, "at once");
     assert!(world.agent.status().shutdown.as_ref().is_some_and(|shutdown| shutdown.cancelled));
 }

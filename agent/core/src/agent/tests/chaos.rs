@@ -65,7 +65,7 @@ fn happen(world: &mut World, dice: &mut Dice) {
     let kinds = ["mark *", "delete *", "read *", "fail *", "clear *", "stop *", "journal *", "*"];
     match (dice.roll(17), name) {
         (0 | 1, _) => world.shutdown(dice.of(&[0, 1, 5, 40])),
-        (2, _) => world.event(Event::ShutdownCancelled),
+        (2, _) => world.cancel(),
         (3, _) => {
             let facts = dice.of(&[plain(), armed(), dead()]);
             world.event(Event::KubeletSeen(facts));
@@ -151,7 +151,7 @@ fn whatever_happens_nothing_static_is_touched_and_nothing_running_is_called_fail
 fn quiet_down(world: &mut World, seed: u64) {
     world.answers.clear();
     world.let_go("*");
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     world.pass(ms(5_000));
     world.event(Event::LogindSeen(logind(false)));
     world.pass(ms(5_000));

@@ -12,9 +12,9 @@ use crate::agent::{Agent, Features, Plan, Settings};
 use crate::pod::tests::pod;
 use crate::pod::{Disruption, Phase, PodRef, PodSource, PodUid, PodView};
 use crate::protocol::action::{Action, ActionId, Purpose, Reach};
+use crate::protocol::ending::{Ending, ShutdownKind, Source};
 use crate::protocol::event::{
-    ActionResult, Announcement, Event, LogindState, Now, RuntimeContainer, RuntimePod,
-    RuntimeState, ShutdownKind,
+    ActionResult, Event, LogindState, Now, RuntimeContainer, RuntimePod, RuntimeState,
 };
 use crate::protocol::journal::Record;
 use crate::protocol::node::{Healthz, KubeletFacts, MainPort, Unit};
@@ -122,6 +122,11 @@ pub(crate) struct World {
     wake: Option<Duration>,
 }
 
+/// logind announces a shutdown, and grants so much time.
+pub(crate) fn announced(granted: Duration, kind: Option<ShutdownKind>) -> Event {
+    Event::EndingSeen(Source::Logind, Some(Ending::certain(Some(granted), kind)))
+}
+
 pub(crate) fn wall(now: Duration) -> Timestamp {
     let start: Timestamp = "2026-11-21T14:00:00Z".parse().expect("must be a time");
     start + SignedDuration::try_from(now).expect("must be short")
@@ -212,10 +217,12 @@ impl World {
 
     pub(crate) fn shutdown(&mut self, seconds: u64) {
         self.zero = self.now;
-        self.event(Event::ShutdownAnnounced(Announcement {
-            granted: Some(Duration::from_secs(seconds)),
-            kind: Some(ShutdownKind::Reboot),
-        }));
+        self.event(announced(Duration::from_secs(seconds), Some(ShutdownKind::Reboot)));
+    }
+
+    /// logind says that there is no shutdown any more.
+    pub(crate) fn cancel(&mut self) {
+        self.event(Event::EndingSeen(Source::Logind, None));
     }
 
     /// Advances the time, and wakes the agent at each of its deadlines.

@@ -6,7 +6,7 @@ use super::driver::*;
 use crate::agent::Settings;
 use crate::pod::tests::pod;
 use crate::pod::{Disruption, Owner, Phase, PodView, TERMINATION_BY_KUBELET};
-use crate::protocol::event::{Announcement, Event, RuntimeState};
+use crate::protocol::event::{Event, RuntimeState};
 use crate::protocol::journal::{Intent, Record};
 use crate::termination::patches::SHUTDOWN_MESSAGE;
 
@@ -361,8 +361,7 @@ fn a_kubelet_seen_at_the_moment_of_the_signal_counts() {
     // Simulation seed 4001891: the agent was frozen, and heard of both at once.
     let blind = Settings { runtime: false, ..settings() };
     let mut world = World::standing(blind, dead(), vec![of_a_replica_set("a").never()]);
-    let announced = Announcement { granted: Some(ms(60_000)), kind: None };
-    world.agent.handle(Event::ShutdownAnnounced(announced), world.clock());
+    world.agent.handle(announced(ms(60_000), None), world.clock());
     world.event(Event::KubeletSeen(plain()));
     world.pass(ms(3_000));
     assert!(!world.released(), "{:#?}", world.log);

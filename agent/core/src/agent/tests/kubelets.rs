@@ -185,7 +185,7 @@ fn a_node_is_tainted_where_its_own_kubelet_shuts_down() {
     let mut world = World::standing(settings(), armed(), vec![job("a")]);
     world.shutdown(45);
     assert_eq!(world.done(&["taint"]), ["0 taint true"]);
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     assert!(!world.tainted, "{:#?}", world.log);
 }
 

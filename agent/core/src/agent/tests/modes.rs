@@ -384,7 +384,7 @@ fn observe_writes_nothing_and_reports_what_the_agent_would_do() {
     };
     assert_eq!(counts(&world), [1, 1, 0, 0, 0]);
     // After a cancel, the next shutdown counts anew.
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     world.shutdown(40);
     assert_eq!(counts(&world), [2, 2, 0, 0, 0]);
 

@@ -470,7 +470,7 @@ fn in_a_shutdown_pressure_stands_still_and_a_cancel_takes_it_up_again() {
     assert_eq!(world.scarcity.samples.len(), 0);
     assert_eq!(world.agent.status().pressure.held_by, Some("a shutdown goes on"));
     world.memory(900);
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     world.let_go("*");
     world.pass(Duration::from_mins(3));
     let a = &world.pods["a"];
@@ -489,7 +489,7 @@ fn a_mark_that_was_sent_before_a_shutdown_is_settled_after_its_cancel() {
         world.shutdown(40);
         world.pass(Duration::from_secs(seconds));
         world.memory(900);
-        world.event(Event::ShutdownCancelled);
+        world.cancel();
         world.let_go("*");
         world.pass(Duration::from_mins(3));
         let a = &world.pods["a"];

@@ -96,7 +96,7 @@ fn happen(world: &mut World, dice: &mut Dice, settings: &Settings) {
             world.event(Event::KubeletSeen(facts));
         }
         (16, _) if dice.roll(4) == 0 => world.shutdown(dice.of(&[1, 10])),
-        (16, _) => world.event(Event::ShutdownCancelled),
+        (16, _) => world.cancel(),
         (17, _) if dice.roll(4) == 0 => {
             world.restart(settings.clone());
             world.event(Event::KubeletSeen(late()));
@@ -184,7 +184,7 @@ fn settle(world: &mut World, seed: u64) -> usize {
         world.left(signal, CAPACITY);
     }
     world.scarcity.figures.clear();
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     world.event(Event::KubeletSeen(late()));
     world.pass(ms(5_000));
     world.event(Event::LogindSeen(logind(false)));

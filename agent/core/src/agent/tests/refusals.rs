@@ -216,7 +216,7 @@ fn a_refusal_before_the_shutdown_says_nothing_of_it() {
     refuse(&mut world, "announce *");
     world.shutdown(40);
     world.pass(ms(10_000));
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     world.answers.clear();
     world.pass(ms(10_000));
     world.shutdown(40);

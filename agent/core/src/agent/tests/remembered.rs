@@ -7,7 +7,6 @@ use super::driver::*;
 use super::evictions::{job, short_of_memory, web};
 use super::scarcity::*;
 use crate::agent::Enforcement;
-use crate::protocol::event::Event;
 
 const HARD: &str = "memory.available<200";
 
@@ -51,7 +50,7 @@ fn scenarios() -> Vec<(&'static str, World)> {
     let mut cancelled = World::standing(settings(), plain(), vec![job("a")]);
     cancelled.shutdown(40);
     cancelled.pass(ms(100));
-    cancelled.event(Event::ShutdownCancelled);
+    cancelled.cancel();
     cancelled.pass(ms(10_000));
     vec![
         ("evicted by deletion", evicted(web)),

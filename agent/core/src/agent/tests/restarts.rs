@@ -5,7 +5,8 @@ use super::driver::*;
 use crate::agent::{LockState, Settings};
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodView};
-use crate::protocol::event::{Announcement, Event, NodeView, ShutdownKind};
+use crate::protocol::ending::ShutdownKind;
+use crate::protocol::event::{Event, NodeView};
 use crate::protocol::node::KubeletFacts;
 use crate::shutdown::Mode;
 use crate::shutdown::candidates::BarePods;
@@ -196,10 +197,7 @@ fn soft(settings: Settings) -> World {
     for name in ["never", "always", "bare"] {
         world.containers(name, &[None]);
     }
-    world.event(Event::ShutdownAnnounced(Announcement {
-        granted: Some(ms(10_000)),
-        kind: Some(ShutdownKind::SoftReboot),
-    }));
+    world.event(announced(ms(10_000), Some(ShutdownKind::SoftReboot)));
     world
 }
 

@@ -308,7 +308,7 @@ fn without_its_policies_an_agent_acts_no_more_and_says_so_until_they_are_there()
     world.shutdown(40);
     world.pass(ms(1_000));
     assert_eq!(world.log, [""; 0]);
-    world.event(Event::ShutdownCancelled);
+    world.cancel();
     world.event(Event::PoliciesTried(None));
     world.pass(ms(3_000));
     let status = world.agent.status();

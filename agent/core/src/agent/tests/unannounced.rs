@@ -7,6 +7,7 @@ use super::standing::seen;
 use crate::agent::{LockState, Settings};
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodSource, PodView};
+use crate::protocol::ending::{Ending, Source};
 use crate::protocol::event::Event;
 
 /// A pod of each kind that matters here.
@@ -20,7 +21,7 @@ fn pods() -> Vec<PodView> {
 }
 
 fn system_stops(world: &mut World) {
-    world.event(Event::SystemStops);
+    world.event(Event::EndingSeen(Source::Systemd, Some(Ending::certain(None, None))));
     world.event(Event::StopRequested);
 }
 

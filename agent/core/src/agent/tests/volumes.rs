@@ -4,6 +4,7 @@ use super::driver::*;
 use crate::agent::tests::driver::World;
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodView};
+use crate::protocol::ending::{Ending, Source};
 use crate::protocol::event::{Event, NodeView, VolumesInUse};
 use crate::protocol::node::KubeletFacts;
 
@@ -136,7 +137,7 @@ fn volumes_of_pods_that_go_on_hold_the_lock_no_longer_than_a_kubelet_takes_to_re
 fn a_stop_that_logind_does_not_announce_waits_for_no_volume() {
     let mut world = World::standing(settings(), plain(), vec![job("a")]);
     in_use(&mut world, &[ONE]);
-    world.event(Event::SystemStops);
+    world.event(Event::EndingSeen(Source::Systemd, Some(Ending::certain(None, None))));
     world.event(Event::StopRequested);
     world.ends("a", Phase::Failed);
     assert!(world.released(), "{:#?}", world.logged);

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use agent_core::agent::{Agent, Plan};
 use agent_core::protocol::action::{Action, ActionId, Reach};
-use agent_core::protocol::event::{ActionResult, Announcement, Event, Now, ShutdownKind};
+use agent_core::protocol::ending::{Ending, ShutdownKind, Source};
+use agent_core::protocol::event::{ActionResult, Event, Now};
 use agent_core::protocol::journal::Record;
 
 use super::model::State;
@@ -138,9 +139,9 @@ impl State {
             None => return Ok(()),
             Some(true) => {
                 let (granted, kind) = (Some(DELAY), Some(ShutdownKind::Poweroff));
-                Event::ShutdownAnnounced(Announcement { granted, kind })
+                Event::EndingSeen(Source::Logind, Some(Ending::certain(granted, kind)))
             }
-            Some(false) => Event::ShutdownCancelled,
+            Some(false) => Event::EndingSeen(Source::Logind, None),
         };
         self.handle(event, scope)
     }
