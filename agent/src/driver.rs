@@ -236,7 +236,7 @@ fn goes_on(run: &ShutdownStatus) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::sync::{Arc, Mutex};
 
     use agent_core::agent::{Features, LockState, Settings};
@@ -323,6 +323,7 @@ mod tests {
             bare_pods: BarePods::Leave,
             runtime: false,
             logind: true,
+            notices: BTreeSet::new(),
             raise_delay: false,
             enforce: true,
             tries_policies: false,

@@ -85,7 +85,7 @@ impl<'a> Listener<'a> {
             && let Ok((going_down, data)) =
                 body.deserialize::<(bool, HashMap<String, OwnedVariant>)>()
         {
-            let kind = data.get("type").and_then(text).map(kind_of);
+            let kind = data.get("type").and_then(text).map(ShutdownKind::named);
             self.kind = kind.filter(|_| going_down);
         }
     }
@@ -148,18 +148,6 @@ fn text(value: &OwnedVariant) -> Option<&str> {
     match &**value {
         Variant::Str(text) => Some(text.as_str()),
         _ => None,
-    }
-}
-
-fn kind_of(word: &str) -> ShutdownKind {
-    match word {
-        "poweroff" => ShutdownKind::Poweroff,
-        "reboot" => ShutdownKind::Reboot,
-        "halt" => ShutdownKind::Halt,
-        "kexec" => ShutdownKind::Kexec,
-        "soft-reboot" => ShutdownKind::SoftReboot,
-        // Text of another sender goes into logs and the journal: at most a line of it.
-        other => ShutdownKind::Other(other.chars().take(64).collect()),
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
-use agent_core::protocol::ending::ShutdownKind;
+use agent_core::protocol::ending::{ShutdownKind, Source};
 use agent_core::protocol::journal::{Intent, Record};
 use agent_core::shutdown::Mode;
 use epilogue_agent::sink::journal::FILE_NAME;
@@ -38,6 +38,7 @@ fn begun(kind: ShutdownKind) -> Record {
         granted: Duration::from_secs(30),
         mode: Mode::Replace,
         kind: Some(kind),
+        source: Source::Logind,
     }
 }
 

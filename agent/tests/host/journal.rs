@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use agent_core::pod::PodUid;
-use agent_core::protocol::ending::ShutdownKind;
+use agent_core::protocol::ending::{ShutdownKind, Source};
 use agent_core::protocol::journal::{Intent, Record};
 use agent_core::shutdown::Mode;
 use epilogue_agent::host::Host;
@@ -24,6 +24,7 @@ fn records() -> Vec<Record> {
         granted: Duration::from_secs(5),
         mode: Mode::Replace,
         kind: Some(ShutdownKind::Other("new-kind".into())),
+        source: Source::Logind,
     };
     let intent = Record::Intent {
         uid: uid.clone(),

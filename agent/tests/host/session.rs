@@ -295,6 +295,6 @@ async fn a_signal_counts_where_the_property_does_not_answer() {
     node.login1.turn(|state| state.candour = Candour::Mute);
     node.login1.say(true).await;
     let announcement = session.next("announcement", announced).await;
-    assert_eq!(announcement.granted, Some(Duration::from_mins(1)));
+    assert_eq!(announcement.within, Some(Duration::from_mins(1)));
     session.end().await;
 }

@@ -10,8 +10,10 @@ use super::pods::Pods;
 use super::settings::Settings;
 use super::volumes::VolumeMemory;
 use crate::pod::PodUid;
+use crate::protocol::ending::Source;
 use crate::protocol::event::{LogindState, NodeView, Now};
 use crate::protocol::node::KubeletFacts;
+use crate::shutdown::Mode;
 use crate::shutdown::budget::wanted_delay;
 use crate::shutdown::priority_groups::PriorityGroups;
 use crate::termination::clock::Clock;
@@ -110,6 +112,17 @@ impl Facts {
         detect(self.kubelet.judged(), armed_ago, self.allowed())
     }
 
+    /// The mode of a shutdown that this source announces now. A kubelet follows logind alone, and
+    /// does nothing at a notice.
+    pub(super) fn detected_for(&self, source: Source) -> Detected {
+        let found = self.detected();
+        if !source.gives_notice() || found.mode != Mode::Assist || found.marks_only {
+            return found;
+        }
+        let why = "the end is announced ahead of logind, and kubelets follow logind alone";
+        Detected { mode: Mode::Replace, marks_only: !self.allowed().ends_pods, why }
+    }
+
     /// The mode of a shutdown as far as it can be foreseen.
     pub(super) fn foreseen(&self) -> Detected {
         detect(self.kubelet.judged(), None, self.allowed())
@@ -134,7 +147,7 @@ impl Facts {
 
     /// Whether logind prepares a shutdown.
     pub(super) fn is_preparing(&self) -> bool {
-        self.endings.of_logind().is_some()
+        self.endings.of(Source::Logind).is_some()
     }
 
     /// Whether logind has reported that it prepares no shutdown.

@@ -127,7 +127,7 @@ impl Agent {
             policies,
             lock: DelayLock::default(),
             node: NodeWrites::default(),
-            shutdowns: Shutdowns::new(journaled),
+            shutdowns: Shutdowns::new(journaled, now.monotonic),
             disruptions,
             oom: Oom::default(),
             evictions,
@@ -301,7 +301,8 @@ impl Agent {
                 if ending.is_none() && source == Source::Logind {
                     self.lock.take_again();
                 }
-                facts.endings.say(source, ending, now);
+                let news = facts.endings.say(source, ending, now);
+                news.iter().for_each(|news| endings::report(news, facts, out));
             }
             Event::LogindConfChanged => self.lock.conf_changed(),
             Event::KubeletSeen(seen) => {
@@ -343,12 +344,17 @@ impl Agent {
 
     fn see_logind(&mut self, seen: LogindState) {
         let Self { facts, out, .. } = self;
-        let logind = &mut facts.logind;
-        let owner = logind.state.as_ref().map(|state| &state.owner);
+        let owner = facts.logind.state.as_ref().map(|state| &state.owner);
         let restarted = owner.is_some_and(|owner| *owner != seen.owner);
         let listed = seen.lock_listed;
         let now = facts.clock.monotonic();
         facts.endings.read_logind(seen.preparing, seen.delay, restarted, now);
+        if facts.settings.notices.contains(&Source::Scheduled) {
+            let ending = seen.scheduled_ending(facts.clock.now().wall);
+            let news = facts.endings.say(Source::Scheduled, ending, now);
+            news.iter().for_each(|news| endings::report(news, facts, out));
+        }
+        let logind = &mut facts.logind;
         logind.connected = true;
         logind.state = Some(seen);
         self.lock.was_listed(listed, facts, out);

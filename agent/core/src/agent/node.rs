@@ -146,16 +146,16 @@ impl NodeWrites {
         }
     }
 
-    /// Announces the node as idle and removes our taint outside of shutdowns. Values of an earlier
-    /// boot or a crash are stale. ([AP20])
+    /// Announces the node as idle and removes our taint outside of shutdowns, unless notice was
+    /// given of an end that is near. Values of an earlier boot or a crash are stale. ([AP20])
     fn tidy(&mut self, facts: &Facts) {
         let Some(view) = &facts.node else { return };
-        let (idle, tainted) = (view.announced.as_deref() == Some("idle"), view.tainted);
-        if !idle {
+        let keeps_pods_away = facts.endings.keeps_pods_away(&facts.clock);
+        if view.announced.as_deref() != Some("idle") {
             self.announce(&Announcement::Idle);
         }
-        if tainted {
-            self.taint(false);
+        if self.taint.wanted.unwrap_or(view.tainted) != keeps_pods_away {
+            self.taint(keeps_pods_away);
         }
     }
 

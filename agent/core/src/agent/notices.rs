@@ -25,6 +25,9 @@ reasons! {
     UNREPORTED = "NodeShutdownIncomplete",
         "The lock was released; some pods are not terminal in the API, nothing proves that none \
          runs, or volumes of ended pods are in use: how many, and why.";
+    END_ANNOUNCED = "NodeEndAnnounced",
+        "A source gives notice that the machine ends, or may end: which, and when.";
+    END_WITHDRAWN = "NodeEndWithdrawn", "A source announces no end of the machine any more.";
     DELAY_TOO_SHORT = "NodeShutdownDelayTooShort",
         "logind grants less time than the priority groups and their reports need.";
     NOT_READY = "NodeShutdownNotReady",

@@ -1,11 +1,14 @@
 //! Defines the operator's configuration.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::pod::PodUid;
 use crate::pressure::stall::StallConfig;
 use crate::pressure::watch::EvictionConfig;
+use crate::protocol::ending::Source;
 use crate::shutdown::candidates::BarePods;
 use crate::shutdown::priority_groups::PriorityGroups;
 use crate::termination::hanging::StuckTimes;
@@ -32,6 +35,8 @@ pub struct Settings {
     /// Whether the node runs logind; without it the agent detects no shutdowns but does everything
     /// else.
     pub logind: bool,
+    /// The sources that are asked for notice of the machine's end.
+    pub notices: BTreeSet<Source>,
     /// Whether the agent may write logind's drop-in.
     pub raise_delay: bool,
     /// Whether the agent may act; otherwise it observes.

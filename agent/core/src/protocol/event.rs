@@ -6,7 +6,7 @@ use epilogue_common::outcome::{Failure, Outcome};
 use jiff::Timestamp;
 
 use super::action::{Action, ActionId};
-use super::ending::{Ending, Source};
+use super::ending::{Ending, ShutdownKind, Source};
 use super::node::KubeletFacts;
 use super::pressure::{Figures, Measured, OomKill, OomdKill, Stalling};
 use crate::pod::{PodRef, PodUid, PodView};
@@ -135,6 +135,19 @@ pub struct LogindState {
     pub scheduled: Option<(String, Timestamp)>,
     /// Whether our own lock is in `ListInhibitors`; `None` without an answer.
     pub lock_listed: Option<bool>,
+}
+
+impl LogindState {
+    /// The end that is scheduled, as of this time of the wall clock.
+    pub fn scheduled_ending(&self, now: Timestamp) -> Option<Ending> {
+        let (kind, at) = self.scheduled.as_ref()?;
+        // `shutdown -k` only warns those who are logged in.
+        if kind.starts_with("dry-") {
+            return None;
+        }
+        let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+        Some(Ending::certain(Some(left), Some(ShutdownKind::named(kind))))
+    }
 }
 
 /// Result of an action. The action's comment names its variants.

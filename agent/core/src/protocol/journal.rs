@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::ending::Source;
 use crate::pod::{PodRef, PodUid};
 use crate::shutdown::Mode;
 
@@ -21,12 +22,15 @@ pub enum Record {
         at: Duration,
         /// The API's time at the signal.
         wall: Timestamp,
-        /// The delay that logind granted.
+        /// The time that was left by then.
         granted: Duration,
         /// The mode at the start of the shutdown.
         mode: Mode,
-        /// The kind of shutdown that logind announced.
+        /// The kind of shutdown that its source announced.
         kind: Option<ShutdownKind>,
+        /// Who announced it.
+        #[serde(default, skip_serializing_if = "Source::is_logind")]
+        source: Source,
     },
     /// A planned step for a pod, written before the step.
     Intent {
@@ -85,6 +89,33 @@ pub enum ShutdownKind {
     /// An unknown word.
     #[serde(untagged)]
     Other(String),
+}
+
+impl ShutdownKind {
+    /// The kind of this name, as logind writes it. Of an unknown one not more than its beginning is
+    /// kept.
+    pub fn named(name: &str) -> Self {
+        match name {
+            "poweroff" => Self::Poweroff,
+            "reboot" => Self::Reboot,
+            "halt" => Self::Halt,
+            "kexec" => Self::Kexec,
+            "soft-reboot" => Self::SoftReboot,
+            other => Self::Other(other.chars().take(64).collect()),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Poweroff => "poweroff",
+            Self::Reboot => "reboot",
+            Self::Halt => "halt",
+            Self::Kexec => "kexec",
+            Self::SoftReboot => "soft-reboot",
+            Self::Other(name) => name,
+        }
+    }
 }
 
 /// A step for a pod.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::delay_lock::DelayLock;
 use super::super::disruptions::Disruptions;
-use super::super::endings::KnownEnding;
+use super::super::endings::{KnownEnding, Stage};
 use super::super::facts::{Facts, News, Situation};
 use super::super::mode::Detected;
 use super::super::node::NodeWrites;
@@ -13,9 +13,15 @@ use super::super::notices::CANCELLED;
 use super::super::out::Out;
 use super::super::status::ShutdownStatus;
 use super::journaled::Journaled;
-use super::{Origin, Release, Shutdown};
+use super::{Release, Shutdown};
 use crate::protocol::ending::Source;
 use crate::shutdown::Mode;
+
+/// How much earlier than it has to a shutdown begins at a notice: times of others are not exact.
+const AHEAD: Duration = Duration::from_secs(10);
+/// How long after a restart the source of a notice may take to say whether the end is still to
+/// come.
+const NOTICE_WITHIN: Duration = Duration::from_mins(1);
 
 /// The shutdown, if one goes on, and what may lead to one.
 #[derive(Clone, Debug)]
@@ -23,6 +29,8 @@ pub(in super::super) struct Shutdowns {
     pub(in super::super) current: Option<Shutdown>,
     /// The shutdown of this boot in the journal, until logind reports whether it goes on.
     journaled: Option<Journaled>,
+    /// Until when the source of a notice in the journal may speak, on CLOCK_MONOTONIC.
+    notice_until: Duration,
     /// Whether the marks of a journaled shutdown that does not go on are being decided.
     deciding: bool,
     /// The end of the machine that was last taken up: its source, and when that said so.
@@ -39,8 +47,15 @@ pub(in super::super) struct Others<'a> {
 }
 
 impl Shutdowns {
-    pub(in super::super) fn new(journaled: Option<Journaled>) -> Self {
-        Self { current: None, journaled, deciding: false, taken_up: None, observed: false }
+    pub(in super::super) fn new(journaled: Option<Journaled>, now: Duration) -> Self {
+        Self {
+            current: None,
+            journaled,
+            notice_until: now + NOTICE_WITHIN,
+            deciding: false,
+            taken_up: None,
+            observed: false,
+        }
     }
 
     /// What the other parts have to know.
@@ -95,27 +110,45 @@ impl Shutdowns {
     /// DIVERGES(upstream): a shutdown that vanished counts as cancelled. Upstream receives no
     /// signal of it, and its node stays not ready. ([LD7], [W13])
     fn follow_endings(&mut self, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
+        let takes = facts.wanted_delay() + AHEAD;
+        facts.endings.note_due(takes, &facts.clock);
         let endings = &facts.endings;
-        // What the journal records of this boot is an end that logind announced.
-        let recorded = self.journaled.is_some();
-        let ending = if recorded { endings.of_logind() } else { endings.earliest() };
+        // Whether the shutdown of the journal goes on, its own source says.
+        let recorded = self.journaled.as_ref().map(Journaled::source);
+        let ending = recorded.map_or(endings.earliest_due(), |source| endings.of(source));
         let Some(ending) = ending.cloned() else {
             (self.observed, self.taken_up) = (false, None);
             if self.current.is_some() {
-                self.cancel(endings.why_gone(), facts, out, others);
+                self.cancel(&endings.why_gone().to_owned(), facts, out, others);
             }
             return;
         };
         let identity = Some((ending.source, ending.since));
+        let announced = ending.stage == Stage::Announced;
         // What was only read may be the shutdown whose marks are being decided.
-        if self.taken_up == identity || self.deciding && !ending.announced {
-            return;
+        if self.taken_up != identity && (announced || !self.deciding) {
+            let before = std::mem::replace(&mut self.taken_up, identity);
+            self.take_up(&ending, before.map(|(source, _)| source), facts, out, others);
+        } else if let Some(shutdown) = &mut self.current {
+            shutdown.bound(&ending, facts);
         }
-        let before = std::mem::replace(&mut self.taken_up, identity);
-        if let Some(shutdown) = &self.current {
+    }
+
+    /// Takes up an end that is new to the agent, or that follows another one's notice.
+    fn take_up(
+        &mut self,
+        ending: &KnownEnding,
+        before: Option<Source>,
+        facts: &mut Facts,
+        out: &mut Out,
+        others: &mut Others<'_>,
+    ) {
+        if let Some(shutdown) = &mut self.current {
             if !shutdown.window.is_long_over(facts.clock.monotonic()) {
-                if before.is_some_and(|(source, _)| source == ending.source) {
+                if before == Some(ending.source) {
                     out.calls.log(false, None, "a second signal of the same shutdown is ignored");
+                } else {
+                    shutdown.bound(ending, facts);
                 }
                 return;
             }
@@ -123,15 +156,15 @@ impl Shutdowns {
             self.leave(facts, out, others.disruptions);
         }
         let mut journaled = self.journaled.take();
-        if ending.announced {
+        if ending.stage == Stage::Announced {
             // This proves that the shutdown of the journal was cancelled. Its marks still stand.
             for (pod, at) in journaled.take().iter().flat_map(Journaled::marked) {
                 others.disruptions.remove(pod, at);
             }
-        } else if journaled.is_none() {
+        } else if journaled.is_none() && ending.source == Source::Logind {
             out.calls.log(true, None, "logind is shutting down, and no signal arrived");
         }
-        self.begin(&ending, journaled.as_ref(), facts, out, others);
+        self.begin(ending, journaled.as_ref(), facts, out, others);
     }
 
     /// Takes up a shutdown.
@@ -153,7 +186,7 @@ impl Shutdowns {
         if facts.kubelet.facts.as_ref().is_some_and(|facts| facts.lock_armed == Some(true)) {
             facts.kubelet.armed_at = Some(facts.clock.monotonic());
         }
-        let found = facts.detected();
+        let found = facts.detected_for(ending.source);
         if found.mode == Mode::Observe {
             if !std::mem::replace(&mut self.observed, true) {
                 super::observed::report(facts, out);
@@ -184,7 +217,7 @@ impl Shutdowns {
     fn leave(&mut self, facts: &Facts, out: &Out, disruptions: &mut Disruptions) {
         let Some(shutdown) = self.current.take() else { return };
         // An earlier process may have stopped pods that this one knows only by their marks.
-        let asks = shutdown.origin == Origin::Resumed && facts.settings.runtime;
+        let asks = shutdown.origin.is_resumed() && facts.settings.runtime;
         disruptions.leave_shutdown(asks, facts, &out.calls);
     }
 
@@ -195,7 +228,13 @@ impl Shutdowns {
             self.deciding = false;
             others.node.restore(facts);
         }
-        let journaled = self.journaled.take_if(|_| facts.is_calm());
+        let is_denied = |journaled: &mut Journaled| match journaled.source() {
+            Source::Logind => facts.is_calm(),
+            source if !facts.settings.notices.contains(&source) => true,
+            // A source that does not answer any more keeps nothing waiting.
+            source => facts.endings.denies(source) || facts.clock.reached(self.notice_until),
+        };
+        let journaled = self.journaled.take_if(is_denied);
         let Some(journaled) = journaled else { return };
         if journaled.decide(facts, out, others.disruptions) {
             report_cancelled("logind cancelled it while the agent was down", out);

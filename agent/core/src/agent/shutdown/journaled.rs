@@ -12,7 +12,7 @@ use super::super::out::Out;
 use super::{Release, Shutdown};
 use crate::pod::PodUid;
 use crate::protocol::action::PodRef;
-use crate::protocol::ending::ShutdownKind;
+use crate::protocol::ending::{ShutdownKind, Source};
 use crate::protocol::journal::{Intent, Record};
 use crate::shutdown::Mode;
 
@@ -26,6 +26,7 @@ pub(in super::super) struct Journaled {
     pub(super) granted: Duration,
     pub(super) mode: Mode,
     pub(super) kind: Option<ShutdownKind>,
+    source: Source,
     released: bool,
     pods: BTreeMap<PodUid, JournaledPod>,
 }
@@ -45,6 +46,11 @@ struct JournaledPod {
 }
 
 impl Journaled {
+    /// Who says whether it goes on. A stop that systemd announced goes on only by logind.
+    pub(super) fn source(&self) -> Source {
+        if self.source.gives_notice() { self.source } else { Source::Logind }
+    }
+
     /// Resumes the shutdown; its marks keep their original times.
     pub(super) fn restore(&self, shutdown: &mut Shutdown, disruptions: &mut Disruptions) {
         for exited in self.pods.values().filter(|pod| pod.had_exited) {
@@ -106,7 +112,7 @@ impl Journaled {
 fn shutdowns(journal: &[Record]) -> Vec<Journaled> {
     let mut shutdowns: Vec<Journaled> = Vec::new();
     for record in journal {
-        if let Record::Begun { boot_id, at, wall, granted, mode, kind } = record {
+        if let Record::Begun { boot_id, at, wall, granted, mode, kind, source } = record {
             shutdowns.push(Journaled {
                 boot_id: boot_id.clone(),
                 at: *at,
@@ -114,6 +120,7 @@ fn shutdowns(journal: &[Record]) -> Vec<Journaled> {
                 granted: *granted,
                 mode: *mode,
                 kind: kind.clone(),
+                source: *source,
                 released: false,
                 pods: BTreeMap::new(),
             });

@@ -7,10 +7,11 @@ use super::super::mode::Detected;
 use super::super::out::Out;
 use super::super::pod_steps::Why;
 use super::super::writer::Recorded;
+use super::Shutdown;
 use super::run::scope;
-use super::{Origin, Shutdown};
 use crate::pod::{Owner, PodUid, PodView};
 use crate::protocol::action::PodRef;
+use crate::protocol::ending::Source;
 use crate::protocol::journal::Record;
 use crate::shutdown::Mode;
 use crate::shutdown::candidates::{
@@ -108,8 +109,12 @@ impl Shutdown {
         let lives = facts.kubelet.lives();
         let scope = scope(self.mode.found, facts);
         // systemd stops the kubelet: its report is not awaited.
-        let terminator =
-            terminator(pod, &scope, self.mode.found, lives && self.origin != Origin::Unannounced);
+        let terminator = terminator(
+            pod,
+            &scope,
+            self.mode.found,
+            lives && self.origin.source() != Source::Systemd,
+        );
         let wanted = mark_reason(pod, &scope).is_some();
         let entry = disruptions.get(&pod.uid);
         let known = entry.and_then(|entry| entry.shutdown.as_ref());

@@ -24,7 +24,7 @@ use super::mode::Detected;
 use super::status::{LeftReason, ShutdownStatus};
 use super::writer::Recorded;
 use crate::pod::PodUid;
-use crate::protocol::ending::ShutdownKind;
+use crate::protocol::ending::{ShutdownKind, Source};
 use crate::shutdown::budget::Step;
 use crate::termination::attempt::{Attempt, Pace, WAIT_MAX, WAIT_MAX_HASTE, salt};
 use crate::termination::clock::Clock;
@@ -58,15 +58,25 @@ pub(super) struct Shutdown {
     summary: Summary,
 }
 
-/// How the agent learnt of a shutdown.
+/// How the agent learnt of a shutdown, and who announced it. Where systemd did, the agent sets
+/// marks, and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// From logind, while it ran.
-    Logind,
+    /// While it ran.
+    Announced(Source),
     /// From the journal, after a restart: there is no lock, and Assist does not turn into Replace.
-    Resumed,
-    /// A stop of the system that logind has not announced: the agent sets marks, and nothing else.
-    Unannounced,
+    Resumed(Source),
+}
+
+impl Origin {
+    fn source(self) -> Source {
+        let (Self::Announced(source) | Self::Resumed(source)) = self;
+        source
+    }
+
+    fn is_resumed(self) -> bool {
+        matches!(self, Self::Resumed(_))
+    }
 }
 
 /// The mode of a shutdown.

@@ -12,9 +12,10 @@ use super::super::notices::{COMPLETE, UNREPORTED};
 use super::super::out::Out;
 use super::follow::Others;
 use super::left::{left_behind, number, words};
-use super::{KUBELET_GONE, Origin, Release, Shutdown};
+use super::{KUBELET_GONE, Release, Shutdown};
 use crate::pod::{Owner, PodSource, PodUid, PodView};
 use crate::protocol::action::{Action, PodRef};
+use crate::protocol::ending::Source;
 use crate::protocol::event::RuntimePod;
 use crate::protocol::journal::Record;
 use crate::shutdown::Mode;
@@ -102,7 +103,7 @@ impl Shutdown {
             return;
         }
         self.log_outcome(facts, out, disruptions);
-        if over || !facts.settings.runtime || self.origin == Origin::Unannounced {
+        if over || !facts.settings.runtime || self.origin.source() == Source::Systemd {
             self.close(facts, out, others);
             return;
         }
@@ -153,9 +154,11 @@ impl Shutdown {
     /// restarts is back within seconds, and terminates what it finds. ([AP16])
     fn is_kubelet_awaited(&self, facts: &Facts, disruptions: &Disruptions) -> bool {
         let left = disruptions.covered().any(|termination| !termination.is_reported());
-        let ends_pods = facts.settings.priority_groups.is_some() && self.origin != Origin::Resumed;
-        let may_return =
-            self.mode.found.marks_only && ends_pods && left && self.origin != Origin::Unannounced;
+        let ends_pods = facts.settings.priority_groups.is_some() && !self.origin.is_resumed();
+        let may_return = self.mode.found.marks_only
+            && ends_pods
+            && left
+            && self.origin.source() != Source::Systemd;
         let gone_since = facts.kubelet.gone_since.filter(|_| may_return);
         gone_since.is_some_and(|at| !facts.clock.reached(at + KUBELET_GONE))
     }

@@ -56,10 +56,9 @@ impl Shutdown {
         disruptions: &mut Disruptions,
     ) -> Self {
         let now = facts.clock.now();
-        let origin = match (ending.source, journaled) {
-            (Source::Systemd, _) => Origin::Unannounced,
-            (Source::Logind, Some(_)) => Origin::Resumed,
-            (Source::Logind, None) => Origin::Logind,
+        let origin = match journaled {
+            Some(_) => Origin::Resumed(ending.source),
+            None => Origin::Announced(ending.source),
         };
         if let Some(journaled) = journaled
             && found.mode != Mode::Substitute
@@ -70,14 +69,15 @@ impl Shutdown {
             found.marks_only |=
                 journaled.mode != Mode::Assist && facts.settings.priority_groups.is_none();
         }
-        if origin == Origin::Unannounced {
+        if ending.source == Source::Systemd {
             // systemd stops the kubelet and the containers too. There is no time for more.
             let why = "systemd stops the system, and logind did not announce it";
             found = Detected { mode: Mode::Assist, marks_only: true, why };
         }
         let head_start = journaled.map_or(Duration::ZERO, |it| now.boot.saturating_sub(it.at));
         let mode = ModeTaken { found, since: Duration::ZERO, is_final: false };
-        let granted = journaled.map_or(ending.within, |it| it.granted);
+        let granted = ending.at.saturating_sub(now.monotonic);
+        let granted = journaled.map_or(granted, |it| it.granted);
         let mut window = Window::new(now.monotonic, head_start, granted);
         window.set_ends(&mode, facts);
         let mut shutdown = Self {
@@ -106,12 +106,22 @@ impl Shutdown {
         shutdown
     }
 
+    /// Keeps to the end that counts now: a notice that has moved, or logind's delay that follows it.
+    pub(super) fn bound(&mut self, ending: &KnownEnding, facts: &Facts) {
+        if !self.origin.source().gives_notice() {
+            return;
+        }
+        if self.window.moves_to(ending.at, ending.source.gives_notice()) {
+            self.window.set_ends(&self.mode, facts);
+        }
+    }
+
     /// Enlists the pods, and announces the shutdown in the journal, on the node and to people.
     pub(super) fn start(&mut self, facts: &Facts, out: &mut Out, others: &mut Others<'_>) {
         let Others { node, disruptions, .. } = others;
         out.refusals.begin_shutdown(self.retries_until());
         self.enlist_all(facts, disruptions);
-        if self.origin != Origin::Resumed {
+        if !self.origin.is_resumed() {
             self.write_intent(facts, out, disruptions);
         }
         if !self.is_released() {
@@ -139,6 +149,7 @@ impl Shutdown {
             granted: self.window.granted,
             mode: self.mode.found.mode,
             kind: self.kind.clone(),
+            source: self.origin.source(),
         }];
         let mut recorded = Vec::new();
         for uid in &self.order {
@@ -168,11 +179,13 @@ impl Shutdown {
     fn report_begun(&self, out: &mut Out, disruptions: &Disruptions) {
         let kind = self.kind.as_ref();
         let kind = kind.map_or("shutdown".to_owned(), |kind| format!("{kind:?}").to_lowercase());
-        let taken_up =
-            if self.origin == Origin::Resumed { " (taken up after a restart)" } else { "" };
+        let taken_up = if self.origin.is_resumed() { " (taken up after a restart)" } else { "" };
+        let source = self.origin.source();
+        let notice =
+            if source.gives_notice() { format!(", as {source} says") } else { String::new() };
         let marks_only = if self.mode.found.marks_only { ", marks only" } else { "" };
         let text = format!(
-            "{kind}{taken_up}: mode {:?}{marks_only}, because {}; {} s granted, {} candidates, \
+            "{kind}{notice}{taken_up}: mode {:?}{marks_only}, because {}; {} s granted, {} candidates, \
              {} to mark",
             self.mode.found.mode,
             self.mode.found.why,
@@ -269,10 +282,10 @@ impl Shutdown {
 
     /// The mode to change to, and whether it stays.
     fn other_mode(&self, facts: &Facts, disruptions: &Disruptions) -> Option<(Detected, bool)> {
-        if self.origin == Origin::Unannounced {
+        if self.origin.source() == Source::Systemd {
             return None;
         }
-        let found = facts.detected();
+        let found = facts.detected_for(self.origin.source());
         let now = facts.clock.monotonic();
         let fresh = facts.kubelet.seen_at >= self.window.taken_up_at;
         let gone = facts.kubelet.gone_since.is_some_and(|at| {
@@ -281,8 +294,7 @@ impl Shutdown {
         let early = self.window.elapsed(now) < ASSIST_PROVES_ITSELF;
         // Without a terminator no pod was terminated: the pods are the kubelet's when it is back.
         let idle = self.mode.found.marks_only && self.mode.found.mode == Mode::Assist;
-        let learnt =
-            fresh && (early || idle) && !self.mode.is_final && self.origin != Origin::Resumed;
+        let learnt = fresh && (early || idle) && !self.mode.is_final && !self.origin.is_resumed();
         let stand_in = gone && self.mode.found.mode != Mode::Substitute;
         let differs =
             (found.mode, found.marks_only) != (self.mode.found.mode, self.mode.found.marks_only);
@@ -309,7 +321,7 @@ impl Shutdown {
         let now = facts.clock.monotonic();
         let may = self.mode.found.mode == Mode::Assist
             && !self.mode.found.marks_only
-            && self.origin != Origin::Resumed;
+            && !self.origin.is_resumed();
         if !may || !facts.clock.reached(self.window.at(ASSIST_PROVES_ITSELF)) {
             return false;
         }

@@ -60,6 +60,17 @@ impl Window {
         self.elapsed(now) >= self.ends.end
     }
 
+    /// Whether the machine ends at another time than was known. It is not put off by logind, which
+    /// follows a notice, and other sources' clocks differ a little.
+    pub(super) fn moves_to(&mut self, at: Duration, may_grow: bool) -> bool {
+        let granted = at.saturating_sub(self.taken_up_at) + self.head_start;
+        let moves = granted < self.granted || may_grow && granted > self.granted;
+        if moves {
+            self.granted = granted;
+        }
+        moves
+    }
+
     /// Sets the time limits, because others wait for the lock. In Assist the agent holds it no
     /// longer than the sum of the kubelet's periods and a margin. In the other modes it holds it no
     /// longer than the priority groups and their reports need. Time in which the API gave no answer

@@ -1,7 +1,7 @@
 //! Drives the agent under a manual clock. The API, the runtime and the disk respond at once unless
 //! a script says otherwise. Each action of the agent becomes a line: `150 mark a`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use epilogue_common::names::pod_condition::OOM_KILLED;
@@ -41,6 +41,7 @@ pub(crate) fn settings() -> Settings {
         bare_pods: BarePods::Leave,
         runtime: true,
         logind: true,
+        notices: BTreeSet::new(),
         raise_delay: true,
         enforce: true,
         tries_policies: false,

@@ -134,6 +134,7 @@ pub(super) fn settings() -> Settings {
         bare_pods: BarePods::Leave,
         runtime: true,
         logind: true,
+        notices: std::collections::BTreeSet::new(),
         raise_delay: false,
         enforce: true,
         tries_policies: false,

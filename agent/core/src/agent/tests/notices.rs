@@ -1,0 +1,223 @@
+//! Tests notices: ends of the machine that are announced ahead of logind.
+
+use std::collections::BTreeSet;
+
+use super::driver::*;
+use super::standing::seen;
+use crate::agent::{LockState, Settings};
+use crate::pod::tests::pod;
+use crate::pod::{Owner, Phase, PodView};
+use crate::protocol::ending::{Ending, Source};
+use crate::protocol::event::{Event, NodeView};
+use crate::protocol::journal::Record;
+use crate::protocol::node::KubeletFacts;
+use crate::shutdown::Mode;
+
+fn with_notices() -> Settings {
+    Settings { notices: BTreeSet::from([Source::Aws, Source::Scheduled]), ..settings() }
+}
+
+fn pods() -> Vec<PodView> {
+    vec![pod("a").owner(Owner::Job).never(), pod("b").owner(Owner::Other)]
+}
+
+fn standing(kubelet: KubeletFacts) -> World {
+    let mut world = World::standing(with_notices(), kubelet, pods());
+    show_node(&mut world);
+    world.log.clear();
+    world
+}
+
+/// The agent sees the node as its own writes have left it.
+fn show_node(world: &mut World) {
+    let (announced, tainted) = (world.node_says.clone(), world.tainted);
+    world.event(Event::NodeObserved(NodeView { announced, tainted, ..NodeView::default() }));
+}
+
+fn notice(seconds: u64) -> Event {
+    Event::EndingSeen(Source::Aws, Some(Ending::certain(Some(ms(seconds * 1_000)), None)))
+}
+
+fn withdrawn() -> Event {
+    Event::EndingSeen(Source::Aws, None)
+}
+
+fn uncertain() -> Event {
+    let ending = Ending { within: None, kind: None, certain: false };
+    Event::EndingSeen(Source::Aws, Some(ending))
+}
+
+fn wanted(world: &World) -> u64 {
+    world.agent.status().wanted.as_secs()
+}
+
+fn reasons(world: &World) -> Vec<&str> {
+    let reasons = world.reported.iter().map(|(reason, _)| *reason);
+    reasons.filter(|reason| reason.starts_with("NodeEnd")).collect()
+}
+
+#[test]
+fn shutdown_begins_as_long_before_the_end_as_it_takes_whatever_the_kubelet_does() {
+    for kubelet in [plain(), armed()] {
+        let mut world = standing(kubelet);
+        world.event(notice(120));
+        assert_eq!(reasons(&world), ["NodeEndAnnounced"]);
+        assert!(world.tainted, "new pods stay away at once");
+        assert_eq!(world.disrupted(), [""; 0]);
+        let early = 120 - wanted(&world) - 10;
+        world.pass(ms(early * 1_000 - 1));
+        assert_eq!(world.done(&["mark", "delete"]), [""; 0]);
+        world.pass(ms(1));
+        assert_eq!(world.agent.status().shutdown.as_ref().map(|it| it.mode), Some(Mode::Replace));
+        assert_eq!(world.disrupted(), ["a", "b"]);
+        assert_eq!(world.done(&["delete"]).len(), 2, "{:#?}", world.log);
+        let granted = world.agent.status().shutdown.as_ref().map(|it| it.granted.as_secs());
+        assert_eq!(granted, Some(120 - early));
+    }
+}
+
+#[test]
+fn notice_that_comes_late_begins_at_once_and_in_its_time() {
+    for (seconds, disrupted) in [(0, vec!["a"]), (30, vec!["a", "b"])] {
+        let mut world = standing(armed());
+        world.event(notice(seconds));
+        assert_eq!(world.disrupted(), disrupted, "{seconds}");
+        let shutdown = world.agent.status().shutdown.clone().expect("must go on");
+        assert_eq!(shutdown.granted.as_secs(), seconds);
+    }
+}
+
+#[test]
+fn signal_that_follows_goes_on_with_the_same_shutdown_in_the_less_of_both_times() {
+    for (delay, granted) in [(10, 10), (600, 30)] {
+        let mut world = standing(plain());
+        world.event(notice(30));
+        let before = world.log.clone();
+        world.event(announced(ms(delay * 1_000), None));
+        assert_eq!(world.log, before, "nothing is done again");
+        let shutdown = world.agent.status().shutdown.clone().expect("must go on");
+        assert_eq!(shutdown.granted.as_secs(), granted);
+        world.ends("a", Phase::Failed);
+        world.ends("b", Phase::Failed);
+        assert!(world.released(), "{:#?}", world.log);
+        // A notice that goes while logind shuts down withdraws nothing.
+        world.event(withdrawn());
+        assert!(!world.agent.status().shutdown.as_ref().is_some_and(|it| it.cancelled));
+    }
+}
+
+#[test]
+fn withdrawn_notice_is_a_cancel() {
+    let mut world = standing(plain());
+    world.containers("a", &[None]);
+    world.answers.insert("delete *".into(), Answer::Hold);
+    world.event(notice(20));
+    assert_eq!((world.disrupted(), world.tainted), (vec!["a", "b"], true));
+    world.event(withdrawn());
+    world.let_go("*");
+    world.pass(ms(5_000));
+    assert_eq!(world.agent.status().lock, LockState::Held);
+    assert_eq!((world.node_says.as_deref(), world.tainted), (Some("idle"), false));
+    assert_eq!(reasons(&world), ["NodeEndAnnounced", "NodeEndWithdrawn"]);
+    assert!(world.agent.status().shutdown.as_ref().is_some_and(|it| it.cancelled));
+}
+
+#[test]
+fn notice_that_is_put_off_is_taken_back_until_it_is_due_again() {
+    let mut world = standing(plain());
+    world.containers("a", &[None]);
+    world.answers.insert("delete *".into(), Answer::Hold);
+    world.event(notice(20));
+    assert_eq!(world.disrupted(), ["a", "b"]);
+    world.event(notice(3_600));
+    world.let_go("*");
+    assert!(!world.tainted, "it is not near: {:#?}", world.log);
+    world.pass(ms(3_600_000 - 900_000));
+    assert!(world.tainted, "it is near");
+    // One that comes earlier than it was said bounds the shutdown that goes on.
+    world.event(notice(40));
+    world.pass(ms(5_000));
+    world.event(notice(15));
+    let shutdown = world.agent.status().shutdown.clone().expect("must go on");
+    assert_eq!((shutdown.granted.as_secs(), shutdown.cancelled), (20, false));
+}
+
+#[test]
+fn end_that_may_not_come_only_keeps_new_pods_away() {
+    let mut world = standing(plain());
+    world.event(uncertain());
+    world.pass(ms(600_000));
+    assert!(world.tainted);
+    assert_eq!(world.done(&["mark", "delete", "stop", "fail", "announce"]), [""; 0]);
+    world.event(withdrawn());
+    world.pass(ms(1_000));
+    assert!(!world.tainted, "{:#?}", world.log);
+}
+
+#[test]
+fn scheduled_shutdown_is_a_notice_and_its_warning_is_none() {
+    for (kind, begins) in [("reboot", true), ("dry-reboot", false)] {
+        let mut world = standing(armed());
+        let at = world.clock().wall + jiff::SignedDuration::from_secs(30);
+        world.event(seen(|state| state.scheduled = Some((kind.into(), at))));
+        assert_eq!(world.disrupted() == ["a", "b"], begins, "{kind}");
+        world.event(seen(|state| state.scheduled = None));
+        world.pass(ms(5_000));
+        assert!(!world.tainted, "{kind}: {:#?}", world.log);
+    }
+}
+
+#[test]
+fn restart_goes_on_with_a_notice_that_its_source_still_gives() {
+    for gives in [true, false] {
+        let mut world = standing(plain());
+        world.answers.insert("delete *".into(), Answer::Hold);
+        world.containers("a", &[None]);
+        world.event(notice(40));
+        let of_notice =
+            |record: &Record| matches!(record, Record::Begun { source: Source::Aws, .. });
+        assert!(world.journal.iter().any(of_notice), "{:?}", world.journal);
+        world.pass(ms(1_000));
+        world.restart(with_notices());
+        world.answers.clear();
+        world.started(plain(), false);
+        show_node(&mut world);
+        assert_eq!(world.disrupted(), ["a", "b"], "its source has not spoken: {:#?}", world.log);
+        world.event(if gives { notice(38) } else { withdrawn() });
+        world.pass(ms(5_000));
+        assert_eq!(world.disrupted() == ["a", "b"], gives, "{gives}: {:#?}", world.log);
+        assert_eq!(world.tainted, gives, "{gives}: {:#?}", world.log);
+    }
+}
+
+#[test]
+fn restart_takes_back_a_notice_whose_source_is_silent_for_a_minute_or_not_asked() {
+    for (settings, wait) in [(with_notices(), 58_000), (settings(), 0)] {
+        let mut world = standing(plain());
+        world.answers.insert("delete *".into(), Answer::Hold);
+        world.containers("a", &[None]);
+        world.event(notice(600));
+        world.event(notice(40));
+        world.pass(ms(1_000));
+        world.restart(settings);
+        world.answers.clear();
+        world.started(plain(), false);
+        show_node(&mut world);
+        if wait > 0 {
+            assert!(world.tainted);
+            world.pass(ms(wait));
+        }
+        world.pass(ms(5_000));
+        assert!(!world.tainted && world.disrupted().is_empty(), "{wait}: {:#?}", world.log);
+    }
+}
+
+#[test]
+fn agent_that_only_observes_says_so_and_writes_nothing() {
+    let mut world = World::standing(Settings { enforce: false, ..with_notices() }, plain(), pods());
+    world.event(notice(20));
+    world.event(uncertain());
+    world.event(withdrawn());
+    assert_eq!(world.log, [""; 0]);
+    assert_eq!(reasons(&world).len(), 3);
+}
