@@ -77,6 +77,14 @@ async fn an_invalid_value_has_an_error_that_names_the_field() {
             &["agent.extraArgs: --shutdown", "set mode"],
         ),
         (
+            json!({"agent": {"extraArgs": ["--priority-max=7"]}}),
+            &["agent.extraArgs: --priority-max", "this version has no such flag"],
+        ),
+        (
+            json!({"controller": {"extraArgs": ["--otlp-endpoint=http://127.0.0.1:1"]}}),
+            &["controller.extraArgs: --otlp-endpoint", "this version has no such flag"],
+        ),
+        (
             json!({"controller": {"extraArgs": ["--pod-gc", "instead"]}}),
             &["'/controller/extraArgs/1'"],
         ),
