@@ -35,16 +35,21 @@ impl Clock {
         self.given.unwrap_or_default().now()
     }
 
+    /// What the API server's clock shows when this machine's wall clock shows this.
+    pub(crate) fn to_api(&self, system: Timestamp) -> Timestamp {
+        let offset = SignedDuration::from_millis(self.offset_ms.load(Ordering::Relaxed));
+        system.checked_add(offset).unwrap_or(system)
+    }
+
     /// The time now.
     pub fn now(&self) -> Now {
-        let offset = SignedDuration::from_millis(self.offset_ms.load(Ordering::Relaxed));
         let system = self.system();
         let since_1970 = self.given.map(|_| system.duration_since(Timestamp::UNIX_EPOCH));
         let read = |clock| since_1970.map_or_else(|| read(clock), SignedDuration::unsigned_abs);
         Now {
             monotonic: read(ClockId::CLOCK_MONOTONIC),
             boot: read(ClockId::CLOCK_BOOTTIME),
-            wall: system.checked_add(offset).unwrap_or(system),
+            wall: self.to_api(system),
         }
     }
 }

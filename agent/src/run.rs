@@ -40,7 +40,7 @@ use crate::source::logind_session::LogindSession;
 use crate::source::pressure::psi;
 use crate::source::systemd::Systemd;
 use crate::source::watch::Watch;
-use crate::source::{lease, logind_conf, node, oom, oomd, pods, policies, stop};
+use crate::source::{lease, logind_conf, node, notices, oom, oomd, pods, policies, stop};
 
 /// Maximum number of facts in the core's queue; more wait at their source.
 const EVENTS_MAX: usize = 1024;
@@ -154,6 +154,7 @@ pub async fn work(
         bare_pods: config.bare_pods,
         runtime: shared.environment.runtime.is_some(),
         logind: config.logind,
+        notices: notices::found(&config.notices, &shared.host),
         raise_delay: config.raise_delay,
         enforce: config.enforce,
         tries_policies: true,
@@ -286,7 +287,9 @@ impl Shared {
         for (name, linked) in links {
             group.spawn_until_stopped(format!("connection for {name}"), linked.clone().keep());
         }
-        let session = LogindSession::new(bus.clone(), self.words.clone());
+        let sources = notices::found(&config.notices, host);
+        notices::start(&sources, host, clock, events, group);
+        let session = LogindSession::new(bus.clone(), self.words.clone()).clocked(clock.clone());
         let changes = session.changes();
         if config.logind {
             group.spawn_until_stopped("logind", session.run(events.clone()));

@@ -15,6 +15,8 @@ pub struct Readiness {
     pub granted_seconds: Option<u64>,
     /// The delay that the pods and their reports need, in whole seconds.
     pub wanted_seconds: u64,
+    /// Who has given notice of an end of the machine that is still to come.
+    pub notice: Option<String>,
 }
 
 /// Whether the agent holds logind's delay lock.
@@ -56,13 +58,14 @@ impl std::error::Error for NoReadiness {}
 
 impl fmt::Display for Readiness {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { mode, lock, granted_seconds, wanted_seconds } = self;
+        let Self { mode, lock, granted_seconds, wanted_seconds, notice } = self;
         write!(formatter, "mode={mode};lock={};granted=", lock.as_str())?;
         match granted_seconds {
             Some(seconds) => write!(formatter, "{seconds}")?,
             None => formatter.write_str("?")?,
         }
-        write!(formatter, ";wanted={wanted_seconds}")
+        write!(formatter, ";wanted={wanted_seconds}")?;
+        notice.as_ref().map_or(Ok(()), |notice| write!(formatter, ";notice={notice}"))
     }
 }
 
@@ -85,6 +88,7 @@ impl FromStr for Readiness {
             lock: DelayLock::parse(field("lock")?).ok_or(NoReadiness)?,
             granted_seconds,
             wanted_seconds: seconds(field("wanted")?)?,
+            notice: field("notice").ok().map(str::to_owned),
         })
     }
 }
@@ -101,10 +105,14 @@ mod tests {
             (DelayLock::NotUsed, None, "mode=replace;lock=off;granted=?;wanted=40"),
         ] {
             let mode = "replace".to_owned();
-            let readiness = Readiness { mode, lock, granted_seconds, wanted_seconds: 40 };
+            let readiness =
+                Readiness { mode, lock, granted_seconds, wanted_seconds: 40, notice: None };
             assert_eq!(readiness.to_string(), text);
             assert_eq!(text.parse(), Ok(readiness.clone()));
-            assert_eq!(format!("{text};more=1").parse(), Ok(readiness));
+            assert_eq!(format!("{text};more=1").parse(), Ok(readiness.clone()));
+            let noticed = Readiness { notice: Some("aws".to_owned()), ..readiness };
+            assert_eq!(noticed.to_string(), format!("{text};notice=aws"));
+            assert_eq!(noticed.to_string().parse(), Ok(noticed));
         }
     }
 

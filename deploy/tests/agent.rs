@@ -140,6 +140,7 @@ fn the_agent_mounts_of_the_host_what_it_needs_and_no_more() {
     let drop_ins = OUR_DROP_IN.rsplit_once('/').expect("must be in a directory").0;
     let expected = [
         ("/run/dbus", false),
+        ("/run/epilogue", false),
         ("/run/containerd", false),
         ("/run/crio", false),
         (drop_ins, true),

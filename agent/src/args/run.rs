@@ -18,6 +18,7 @@ use super::{
     ScrapeArgs, ScrapeConfig,
 };
 use crate::cri::Sockets;
+use crate::source::notices::Choice;
 
 /// The flags of `run`.
 #[derive(Clone, Debug, clap::Args)]
@@ -53,6 +54,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     logind: bool,
+    /// Who is asked for notice of the machine's end, ahead of logind's signal: off, some of file
+    /// (/run/epilogue/notice), scheduled (as by `shutdown -r +10`), aws, gce and azure, with commas
+    /// between; or auto: the first two, and the cloud that the machine is of.
+    #[arg(long, value_name = "SOURCES", default_value = "auto")]
+    notices: Choice,
     /// Raise logind's delay to what the pods need, by a drop-in below /etc/systemd/logind.conf.d.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
@@ -124,6 +130,8 @@ pub struct Config {
     pub bare_pods: BarePods,
     /// Whether the node has a logind.
     pub logind: bool,
+    /// Who is asked for notice of the machine's end.
+    pub notices: Choice,
     /// Whether logind's drop-in may be written.
     pub raise_delay: bool,
     /// The container runtime's sockets, if the agent may use it.
@@ -223,6 +231,7 @@ impl RunArgs {
                 BarePodsPolicy::DeadlineLever => BarePods::DeadlineLever,
             },
             logind: self.logind,
+            notices: self.notices,
             raise_delay: self.raise_delay,
             runtime: runtime(self.runtime_endpoint, acts, &root)?,
             kubelet: self.kubelet.config()?,

@@ -17,6 +17,7 @@ use super::logind_signs::{Listener, MANAGER, PROPERTIES, Signs};
 use super::session::{Owner, Pauses, Session, closed, keep, rule, signals, subscribe};
 use super::tell;
 use crate::bus::{Answer, Bus, BusAddress, CallError};
+use crate::clock::Clock;
 
 /// Maximum time of a question at the signal: the delay is running out.
 const AT_SIGNAL_MAX: Duration = Duration::from_millis(100);
@@ -49,6 +50,8 @@ pub struct LogindSession {
     address: BusAddress,
     lock: OurLock,
     pace: Pace,
+    /// Tells the API's time of what logind schedules by this machine's.
+    clock: Option<Clock>,
     changes: watch::Sender<Changes>,
 }
 
@@ -72,7 +75,13 @@ impl LogindSession {
     /// A session over the bus at `address`, which recognises the agent's lock by its reason.
     pub fn new(address: impl Into<BusAddress>, lock: OurLock) -> Self {
         let address = address.into();
-        Self { address, lock, pace: Pace::default(), changes: watch::Sender::default() }
+        Self {
+            address,
+            lock,
+            pace: Pace::default(),
+            clock: None,
+            changes: watch::Sender::default(),
+        }
     }
 
     /// The same session at another pace.
@@ -80,6 +89,12 @@ impl LogindSession {
     pub fn at_pace(mut self, pace: Pace) -> Self {
         self.pace = pace;
         self
+    }
+
+    /// The same session, on a machine whose clock may differ from the API's.
+    #[must_use]
+    pub fn clocked(self, clock: Clock) -> Self {
+        Self { clock: Some(clock), ..self }
     }
 
     /// Signals when to check the kubelet again.
@@ -230,7 +245,11 @@ impl Reporter<'_> {
     async fn seen(&mut self, logind: &Logind) {
         let event = match &self.reported.owner {
             Owner::Name(owner) => match logind.state(owner.clone(), &self.session.lock).await {
-                Ok(state) => {
+                Ok(mut state) => {
+                    let scheduled = state.scheduled.as_mut();
+                    if let Some(((_, at), clock)) = scheduled.zip(self.session.clock.as_ref()) {
+                        *at = clock.to_api(*at);
+                    }
                     self.goes_down(state.preparing);
                     Event::LogindSeen(state)
                 }

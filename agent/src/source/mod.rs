@@ -17,6 +17,7 @@ pub mod logind_conf;
 pub mod logind_session;
 mod logind_signs;
 pub mod node;
+pub mod notices;
 pub mod oom;
 pub mod oomd;
 pub mod pods;

@@ -79,6 +79,7 @@ fn readiness() -> [(&'static str, Readiness); 3] {
         lock,
         granted_seconds,
         wanted_seconds,
+        notice: None,
     };
     [
         ("node: ready for a shutdown", readiness("replace", DelayLock::Held, Some(40), 40)),

@@ -64,6 +64,13 @@ pub(super) enum Stage {
     Announced,
 }
 
+impl KnownEnding {
+    /// Whether it asks for a shutdown.
+    fn is_due(&self) -> bool {
+        matches!(self.stage, Stage::Due | Stage::Announced)
+    }
+}
+
 /// Something new about an end of which notice was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
@@ -96,19 +103,24 @@ impl Endings {
         }
         let before = self.of(source).cloned();
         let stage = if ending.certain { Stage::Planned } else { Stage::Uncertain };
+        let (says_time, is_now) = (ending.within.is_some(), ending.within == Some(Duration::ZERO));
         let known = self.insert(source, ending, stage, now);
         let Some(before) = before else { return Some(Notice::Given(known.clone())) };
-        // It is the same end; one that is put off is due later.
+        // It is the same end; one that is put off is due later. One whose time has come, or is not
+        // said, stays where it was.
         known.since = before.since;
-        let is_put_off = known.at > before.at + MOVED;
-        let has_moved = is_put_off || before.at > known.at + MOVED;
+        let stays = !says_time || is_now && before.at <= now;
+        let is_put_off = !stays && known.at > before.at.saturating_add(MOVED);
+        let has_moved = is_put_off || !stays && before.at > known.at.saturating_add(MOVED);
         if !has_moved {
             known.at = before.at;
         }
         if known.stage == Stage::Planned && before.stage == Stage::Due && !is_put_off {
             known.stage = Stage::Due;
         }
-        has_moved.then(|| Notice::Moved(known.clone()))
+        let was_uncertain = before.stage == Stage::Uncertain;
+        let is_other = was_uncertain != (known.stage == Stage::Uncertain);
+        (has_moved || is_other).then(|| Notice::Moved(known.clone()))
     }
 
     /// Takes what was read of logind: whether it prepares an end, and the delay that it grants. A
@@ -164,9 +176,14 @@ impl Endings {
         self.known.get(&source)?.as_ref()
     }
 
-    /// Whether the source has spoken, and knows of no end.
+    /// The end of which this source knows, if it asks for a shutdown.
+    pub(super) fn due_of(&self, source: Source) -> Option<&KnownEnding> {
+        self.of(source).filter(|ending| ending.is_due())
+    }
+
+    /// Whether the source has spoken, and asks for no shutdown.
     pub(super) fn denies(&self, source: Source) -> bool {
-        self.known.get(&source).is_some_and(Option::is_none)
+        self.known.contains_key(&source) && self.due_of(source).is_none()
     }
 
     /// Notes which ends ask for a shutdown by now, as one takes so long.
@@ -178,10 +195,29 @@ impl Endings {
         }
     }
 
-    /// The end that counts: the earliest that asks for a shutdown.
-    pub(super) fn earliest_due(&self) -> Option<&KnownEnding> {
-        let asks = |it: &&KnownEnding| matches!(it.stage, Stage::Due | Stage::Announced);
-        self.known.values().flatten().filter(asks).min_by_key(|ending| ending.at)
+    /// Takes an end for the one whose shutdown had this time when it began: it is due, unless it
+    /// was put off since.
+    pub(super) fn resume(&mut self, source: Source, granted: Duration, now: Duration) {
+        let known = self.known.get_mut(&source).and_then(Option::as_mut);
+        if let Some(known) = known
+            && known.stage == Stage::Planned
+            && known.at <= now.saturating_add(granted)
+        {
+            known.stage = Stage::Due;
+        }
+    }
+
+    /// The end that counts: the earliest that asks for a shutdown. One whose time is over, with the
+    /// machine still there, bounds nothing any more.
+    pub(super) fn earliest_due(&self, now: Duration) -> Option<&KnownEnding> {
+        let due = self.known.values().flatten().filter(|ending| ending.is_due());
+        due.min_by_key(|ending| (ending.at <= now, ending.at))
+    }
+
+    /// Who has given notice of an end that is to come: of several, the earliest one's.
+    pub(super) fn notice(&self) -> Option<Source> {
+        let notices = self.known.values().flatten().filter(|it| it.source.gives_notice());
+        notices.min_by_key(|ending| ending.at).map(|ending| ending.source)
     }
 
     /// Whether new pods stay away from the node, as notice was given of an end that is near.
@@ -204,6 +240,8 @@ pub(super) fn report(news: &Notice, facts: &Facts, out: &mut Out) {
     let (verb, ending) = match news {
         Notice::Given(ending) => ("announces", ending),
         Notice::Moved(ending) => ("announces by now", ending),
+        // The time has come, and logind announces the end itself.
+        Notice::Withdrawn(_) if facts.is_preparing() => return,
         Notice::Withdrawn(source) => {
             let text = format!("{source} announces no end of the machine any more.");
             return out.announce(false, END_WITHDRAWN, text);
@@ -270,13 +308,13 @@ mod tests {
     #[test]
     fn read_says_nothing_new_of_an_end_that_is_known() {
         let mut endings = announced();
-        let before = endings.earliest_due().cloned();
+        let before = endings.earliest_due(NOW).cloned();
         endings.read_logind(true, Some(seconds(5)), false, LATER);
-        assert_eq!(endings.earliest_due(), before.as_ref());
+        assert_eq!(endings.earliest_due(NOW), before.as_ref());
         assert_eq!(endings.granted, Some(seconds(5)));
         // A second signal is an end of its own: whether it counts is the shutdown's to say.
         endings.say(Source::Logind, Some(within(7)), LATER);
-        assert_eq!(endings.earliest_due().map(|ending| ending.since), Some(LATER));
+        assert_eq!(endings.earliest_due(LATER).map(|ending| ending.since), Some(LATER));
     }
 
     #[test]
@@ -284,10 +322,16 @@ mod tests {
         let mut endings = announced();
         endings.say(Source::Systemd, Some(Ending::certain(None, None)), NOW);
         endings.say(Source::File, Some(Ending { certain: false, ..within(1) }), NOW);
-        let earliest = |endings: &Endings| endings.earliest_due().map(|ending| ending.source);
+        let earliest = |endings: &Endings| endings.earliest_due(NOW).map(|ending| ending.source);
         assert_eq!(earliest(&endings), Some(Source::Systemd));
         endings.say(Source::Systemd, None, NOW);
         assert_eq!(earliest(&endings), Some(Source::Logind));
+        endings.say(Source::Aws, Some(within(10)), NOW);
+        endings.note_due(seconds(60), &clock(NOW));
+        assert_eq!(earliest(&endings), Some(Source::Aws));
+        let later = endings.earliest_due(NOW + seconds(10)).map(|ending| ending.source);
+        assert_eq!(later, Some(Source::Logind), "the time of the notice is over");
+        endings.say(Source::Aws, None, NOW);
         endings.say(Source::Logind, None, NOW);
         assert_eq!(earliest(&endings), None);
     }
@@ -302,7 +346,7 @@ mod tests {
             let news = left.and_then(|left| endings.say(Source::Aws, Some(within(left)), now));
             endings.note_due(seconds(takes), &clock(now));
             let moved = matches!(news, Some(Notice::Moved(_)));
-            (endings.earliest_due().map(|it| it.at.as_secs()), moved)
+            (endings.earliest_due(now).map(|it| it.at.as_secs()), moved)
         };
         assert_eq!(due(149, 70, None), (None, false));
         assert_eq!(due(150, 70, None), (Some(220), false));
@@ -310,6 +354,11 @@ mod tests {
         assert_eq!(due(150, 10, Some(71)), (Some(220), false));
         assert_eq!(due(151, 10, Some(30)), (Some(181), true));
         assert_eq!(due(152, 10, Some(600)), (None, true));
+        // What is past, or without a time, does not move on with each word.
+        assert_eq!(due(160, 10, Some(0)), (Some(160), true));
+        assert_eq!(due(170, 10, Some(0)), (Some(160), false));
+        assert_eq!(endings.say(Source::Aws, Some(Ending::certain(None, None)), LATER), None);
+        assert_eq!(endings.earliest_due(NOW).map(|it| it.at), Some(seconds(160)));
         assert_eq!(endings.say(Source::Aws, None, NOW), Some(Notice::Withdrawn(Source::Aws)));
         assert_eq!(endings.say(Source::Aws, None, NOW), None);
         assert!(endings.denies(Source::Aws) && !endings.denies(Source::Gce));
@@ -332,7 +381,8 @@ mod tests {
     #[test]
     fn time_that_a_source_does_not_say_is_the_delay_that_logind_grants() {
         let mut endings = Endings::default();
-        let time = |endings: &Endings| endings.earliest_due().map(|ending| ending.at - NOW);
+        let time =
+            |endings: &Endings| endings.earliest_due(NOW).map(|it| it.at.saturating_sub(NOW));
         endings.read_logind(true, None, false, NOW);
         assert_eq!(time(&endings), Some(GRANTED_DEFAULT));
         endings.read_logind(false, Some(seconds(9)), false, NOW);

@@ -301,8 +301,9 @@ impl Agent {
                 if ending.is_none() && source == Source::Logind {
                     self.lock.take_again();
                 }
-                let news = facts.endings.say(source, ending, now);
-                news.iter().for_each(|news| endings::report(news, facts, out));
+                if let Some(news) = facts.endings.say(source, ending, now) {
+                    endings::report(&news, facts, out);
+                }
             }
             Event::LogindConfChanged => self.lock.conf_changed(),
             Event::KubeletSeen(seen) => {
@@ -351,8 +352,9 @@ impl Agent {
         facts.endings.read_logind(seen.preparing, seen.delay, restarted, now);
         if facts.settings.notices.contains(&Source::Scheduled) {
             let ending = seen.scheduled_ending(facts.clock.now().wall);
-            let news = facts.endings.say(Source::Scheduled, ending, now);
-            news.iter().for_each(|news| endings::report(news, facts, out));
+            if let Some(news) = facts.endings.say(Source::Scheduled, ending, now) {
+                endings::report(&news, facts, out);
+            }
         }
         let logind = &mut facts.logind;
         logind.connected = true;

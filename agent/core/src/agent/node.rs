@@ -191,6 +191,7 @@ impl NodeWrites {
             lock,
             granted_seconds: facts.endings.granted.map(seconds),
             wanted_seconds: seconds(facts.wanted_delay()),
+            notice: facts.endings.notice().map(|source| source.name().to_owned()),
         };
         let text = readiness.to_string();
         if self.publish.wanted.is_some() || view.readiness.as_ref() != Some(&text) {

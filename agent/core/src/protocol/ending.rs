@@ -50,6 +50,7 @@ impl Source {
     }
 
     /// Whether this is logind, as it was in journals that name no source.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     pub(super) fn is_logind(&self) -> bool {
         *self == Self::Logind
     }

@@ -101,8 +101,12 @@ impl Shutdowns {
                 }
             }
         }
-        self.follow_endings(facts, out, others);
+        if self.deciding && !others.disruptions.is_deciding(facts) {
+            self.deciding = false;
+            others.node.restore(facts);
+        }
         self.settle_journaled(facts, out, others);
+        self.follow_endings(facts, out, others);
     }
 
     /// Compares the shutdown that goes on with what the sources say of the machine's end.
@@ -112,14 +116,23 @@ impl Shutdowns {
     fn follow_endings(&mut self, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
         let takes = facts.wanted_delay() + AHEAD;
         facts.endings.note_due(takes, &facts.clock);
-        let endings = &facts.endings;
         // Whether the shutdown of the journal goes on, its own source says.
-        let recorded = self.journaled.as_ref().map(Journaled::source);
-        let ending = recorded.map_or(endings.earliest_due(), |source| endings.of(source));
+        let recorded = self.journaled.as_ref().map(|it| (it.source(), it.granted));
+        if let Some((source, granted)) = recorded {
+            facts.endings.resume(source, granted, facts.clock.monotonic());
+        }
+        self.leave_loginds(facts, out, others);
+        let (endings, now) = (&facts.endings, facts.clock.monotonic());
+        let ending = match recorded {
+            // The end of which notice was given may come while its source is silent.
+            Some((source, _)) if source.gives_notice() => endings.earliest_due(now),
+            Some((source, _)) => endings.due_of(source),
+            None => endings.earliest_due(now),
+        };
         let Some(ending) = ending.cloned() else {
             (self.observed, self.taken_up) = (false, None);
             if self.current.is_some() {
-                self.cancel(&endings.why_gone().to_owned(), facts, out, others);
+                self.cancel(endings.why_gone(), facts, out, others);
             }
             return;
         };
@@ -131,6 +144,19 @@ impl Shutdowns {
             self.take_up(&ending, before.map(|(source, _)| source), facts, out, others);
         } else if let Some(shutdown) = &mut self.current {
             shutdown.bound(&ending, facts);
+        }
+    }
+
+    /// Cancels a shutdown that logind has announced and takes back, though a notice goes on: the
+    /// kubelet, which ended pods in it, does nothing any more.
+    fn leave_loginds(&mut self, facts: &Facts, out: &mut Out, others: &mut Others<'_>) {
+        let is_loginds =
+            self.current.as_ref().is_some_and(|it| it.origin.source() == Source::Logind);
+        let (endings, now) = (&facts.endings, facts.clock.monotonic());
+        let goes_on = endings.earliest_due(now).is_some_and(|it| it.source.gives_notice());
+        if is_loginds && goes_on && endings.of(Source::Logind).is_none() {
+            self.taken_up = None;
+            self.cancel(endings.why_gone(), facts, out, others);
         }
     }
 
@@ -157,8 +183,10 @@ impl Shutdowns {
         }
         let mut journaled = self.journaled.take();
         if ending.stage == Stage::Announced {
-            // This proves that the shutdown of the journal was cancelled. Its marks still stand.
-            for (pod, at) in journaled.take().iter().flat_map(Journaled::marked) {
+            // This proves that logind's shutdown of the journal was cancelled. Its marks still
+            // stand. One that began at a notice goes on.
+            let cancelled = journaled.take_if(|it| !it.source().gives_notice());
+            for (pod, at) in cancelled.iter().flat_map(Journaled::marked) {
                 others.disruptions.remove(pod, at);
             }
         } else if journaled.is_none() && ending.source == Source::Logind {
@@ -174,6 +202,9 @@ impl Shutdowns {
     ///
     /// DIVERGES(upstream): a stop of the system that logind has not announced is one. The kubelet
     /// follows logind alone, and in such a stop its pods get neither a condition nor time.
+    ///
+    /// DIVERGES(upstream): so is an end of which notice is given. At logind's signal, pods get what
+    /// is left of logind's delay; before it they get their grace.
     fn begin(
         &mut self,
         ending: &KnownEnding,
@@ -221,13 +252,9 @@ impl Shutdowns {
         disruptions.leave_shutdown(asks, facts, &out.calls);
     }
 
-    /// Decides about the shutdown of this boot in the journal, once logind has reported that it does
-    /// not go on.
+    /// Decides about the shutdown of this boot in the journal, once its source has reported that it
+    /// does not go on.
     fn settle_journaled(&mut self, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
-        if self.deciding && !others.disruptions.is_deciding(facts) {
-            self.deciding = false;
-            others.node.restore(facts);
-        }
         let is_denied = |journaled: &mut Journaled| match journaled.source() {
             Source::Logind => facts.is_calm(),
             source if !facts.settings.notices.contains(&source) => true,

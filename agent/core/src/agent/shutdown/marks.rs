@@ -109,12 +109,8 @@ impl Shutdown {
         let lives = facts.kubelet.lives();
         let scope = scope(self.mode.found, facts);
         // systemd stops the kubelet: its report is not awaited.
-        let terminator = terminator(
-            pod,
-            &scope,
-            self.mode.found,
-            lives && self.origin.source() != Source::Systemd,
-        );
+        let reports = lives && self.origin.source() != Source::Systemd;
+        let terminator = terminator(pod, &scope, self.mode.found, reports);
         let wanted = mark_reason(pod, &scope).is_some();
         let entry = disruptions.get(&pod.uid);
         let known = entry.and_then(|entry| entry.shutdown.as_ref());

@@ -52,6 +52,7 @@ impl Shutdown {
         let Others { node, lock, disruptions } = others;
         let over = facts.clock.reached(self.window.at(self.window.ends.end));
         match &self.release {
+            Release::Holding if self.awaits_signal(facts) => {}
             Release::Holding => self.leave_holding(over, facts, out, others),
             // A new pod has appeared, or a pod has to be terminated in another way than before.
             Release::Inspecting(_) if !over && !self.is_at_rest(facts, disruptions) => {
@@ -89,6 +90,13 @@ impl Shutdown {
             Release::Unlocking => lock.release(out),
             Release::Drained(_) | Release::Released => {}
         }
+    }
+
+    /// Whether logind has yet to announce the end of which notice was given: its delay is time for
+    /// what is left then. An agent that has to stop does not wait for that.
+    fn awaits_signal(&self, facts: &Facts) -> bool {
+        let gives_notice = self.origin.source().gives_notice();
+        gives_notice && facts.settings.logind && !facts.is_preparing() && facts.stop_at.is_none()
     }
 
     /// Leaves `Holding` if there is nothing left to wait for.

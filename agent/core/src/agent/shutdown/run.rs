@@ -76,8 +76,9 @@ impl Shutdown {
         }
         let head_start = journaled.map_or(Duration::ZERO, |it| now.boot.saturating_sub(it.at));
         let mode = ModeTaken { found, since: Duration::ZERO, is_final: false };
-        let granted = ending.at.saturating_sub(now.monotonic);
-        let granted = journaled.map_or(granted, |it| it.granted);
+        let left = ending.at.saturating_sub(now.monotonic);
+        let granted = head_start.saturating_add(left);
+        let granted = journaled.map_or(granted, |it| it.granted.min(granted));
         let mut window = Window::new(now.monotonic, head_start, granted);
         window.set_ends(&mode, facts);
         let mut shutdown = Self {
@@ -106,12 +107,19 @@ impl Shutdown {
         shutdown
     }
 
-    /// Keeps to the end that counts now: a notice that has moved, or logind's delay that follows it.
+    /// Keeps to the end that counts now: a notice that has moved, or logind's delay that follows.
     pub(super) fn bound(&mut self, ending: &KnownEnding, facts: &Facts) {
         if !self.origin.source().gives_notice() {
             return;
         }
-        if self.window.moves_to(ending.at, ending.source.gives_notice()) {
+        // logind puts off no end, but gives time once that of the notice is over.
+        let now = facts.clock.monotonic();
+        let is_over = self.window.is_over(now);
+        if self.window.moves_to(ending.at, ending.source.gives_notice() || is_over) {
+            if is_over {
+                // What is left gets the time that it needs anew.
+                self.mode.since = self.window.elapsed(now);
+            }
             self.window.set_ends(&self.mode, facts);
         }
     }
@@ -185,8 +193,8 @@ impl Shutdown {
             if source.gives_notice() { format!(", as {source} says") } else { String::new() };
         let marks_only = if self.mode.found.marks_only { ", marks only" } else { "" };
         let text = format!(
-            "{kind}{notice}{taken_up}: mode {:?}{marks_only}, because {}; {} s granted, {} candidates, \
-             {} to mark",
+            "{kind}{notice}{taken_up}: mode {:?}{marks_only}, because {}; {} s granted, \
+             {} candidates, {} to mark",
             self.mode.found.mode,
             self.mode.found.why,
             self.window.granted.as_secs_f64(),

@@ -60,8 +60,7 @@ impl Window {
         self.elapsed(now) >= self.ends.end
     }
 
-    /// Whether the machine ends at another time than was known. It is not put off by logind, which
-    /// follows a notice, and other sources' clocks differ a little.
+    /// Takes another time for the end, and returns whether it differs.
     pub(super) fn moves_to(&mut self, at: Duration, may_grow: bool) -> bool {
         let granted = at.saturating_sub(self.taken_up_at) + self.head_start;
         let moves = granted < self.granted || may_grow && granted > self.granted;

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use epilogue_common::outcome::FailureKind;
 
 use super::driver::*;
+use crate::agent::Settings;
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodSource, PodView};
+use crate::protocol::ending::{Ending, Source};
 use crate::protocol::event::{Event, LogindState, NodeView, RuntimeState};
 use crate::shutdown::candidates::BarePods;
 
@@ -63,7 +65,7 @@ fn happen(world: &mut World, dice: &mut Dice) {
         FailureKind::Invalid,
     ];
     let kinds = ["mark *", "delete *", "read *", "fail *", "clear *", "stop *", "journal *", "*"];
-    match (dice.roll(17), name) {
+    match (dice.roll(18), name) {
         (0 | 1, _) => world.shutdown(dice.of(&[0, 1, 5, 40])),
         (2, _) => world.cancel(),
         (3, _) => {
@@ -101,7 +103,7 @@ fn happen(world: &mut World, dice: &mut Dice) {
             world.event(Event::NodeObserved(view));
         }
         (14, _) if dice.roll(4) == 0 => {
-            world.restart(settings());
+            world.restart(Settings { notices: BTreeSet::from([Source::Aws]), ..settings() });
             world.event(Event::KubeletSeen(plain()));
             world.list();
         }
@@ -114,13 +116,21 @@ fn happen(world: &mut World, dice: &mut Dice) {
             });
             world.change(&format!("p{n}"), |_| ());
         }
+        (16, _) => world.event(notice(dice)),
         _ => world.pass(ms(dice.roll(5_000))),
     }
 }
 
+/// A notice that is given, moved or withdrawn.
+fn notice(dice: &mut Dice) -> Event {
+    let within = dice.of(&[Some(0), Some(20_000), Some(60_000), Some(600_000), None]).map(ms);
+    let ending = Ending { within, kind: None, certain: dice.roll(4) > 0 };
+    Event::EndingSeen(Source::Aws, (dice.roll(3) > 0).then_some(ending))
+}
+
 #[test]
 fn whatever_happens_nothing_static_is_touched_and_nothing_running_is_called_failed() {
-    for seed in 1..250_u64 {
+    for seed in 1..400_u64 {
         let mut dice = Dice::of_seed(seed);
         let pods = pods(&mut dice);
         let untouchable: BTreeSet<String> = pods
@@ -152,6 +162,7 @@ fn quiet_down(world: &mut World, seed: u64) {
     world.answers.clear();
     world.let_go("*");
     world.cancel();
+    world.event(Event::EndingSeen(Source::Aws, None));
     world.pass(ms(5_000));
     world.event(Event::LogindSeen(logind(false)));
     world.pass(ms(5_000));

@@ -539,7 +539,10 @@ impl World {
                 ActionResult::Done(Ok(()))
             }
             Action::PatchPod { pod, body } => {
-                let version = &self.pods[&pod.name].resource_version;
+                let Some(view) = self.pods.get(&pod.name) else {
+                    return ActionResult::Done(Err(Failure::new(FailureKind::NotFound, "gone")));
+                };
+                let version = &view.resource_version;
                 if body["metadata"]["resourceVersion"] != version.as_str() {
                     let failure = Failure::new(FailureKind::Conflict, "it has changed");
                     return ActionResult::Done(Err(failure));

@@ -107,6 +107,34 @@ fn signal_that_follows_goes_on_with_the_same_shutdown_in_the_less_of_both_times(
 }
 
 #[test]
+fn lock_is_held_until_logind_s_signal_whose_delay_is_time_for_what_is_left() {
+    let mut world = standing(plain());
+    world.event(notice(30));
+    world.ends("a", Phase::Failed);
+    world.pass(ms(40_000));
+    assert!(!world.released(), "b has not ended: {:#?}", world.log);
+    world.event(announced(ms(20_000), None));
+    world.pass(ms(5_000));
+    assert!(!world.released(), "logind grants more time: {:#?}", world.log);
+    world.ends("b", Phase::Failed);
+    assert!(world.released(), "{:#?}", world.log);
+}
+
+#[test]
+fn agent_that_has_to_stop_waits_for_no_signal() {
+    let mut world = standing(plain());
+    world.event(notice(30));
+    for name in ["a", "b"] {
+        world.ends(name, Phase::Failed);
+    }
+    world.pass(ms(1_000));
+    assert!(!world.agent.status().may_exit && !world.released());
+    world.event(Event::StopRequested);
+    assert!(world.released(), "{:#?}", world.log);
+    assert!(world.agent.status().may_exit);
+}
+
+#[test]
 fn withdrawn_notice_is_a_cancel() {
     let mut world = standing(plain());
     world.containers("a", &[None]);
@@ -188,6 +216,71 @@ fn restart_goes_on_with_a_notice_that_its_source_still_gives() {
         assert_eq!(world.disrupted() == ["a", "b"], gives, "{gives}: {:#?}", world.log);
         assert_eq!(world.tainted, gives, "{gives}: {:#?}", world.log);
     }
+}
+
+#[test]
+fn restart_takes_back_what_was_put_off_meanwhile_or_became_uncertain() {
+    for word in [notice(3_600), uncertain()] {
+        let mut world = standing(plain());
+        world.answers.insert("delete *".into(), Answer::Hold);
+        world.containers("a", &[None]);
+        world.event(notice(40));
+        world.pass(ms(1_000));
+        world.restart(with_notices());
+        world.answers.clear();
+        world.started(plain(), false);
+        show_node(&mut world);
+        world.event(word.clone());
+        world.pass(ms(5_000));
+        assert_eq!(world.disrupted(), [""; 0], "{word:?}: {:#?}", world.log);
+        assert_eq!(world.node_says.as_deref(), Some("idle"), "{word:?}");
+    }
+}
+
+#[test]
+fn signal_after_a_restart_goes_on_with_the_shutdown_of_a_notice_in_logind_s_time() {
+    let mut world = standing(armed());
+    world.answers.insert("delete *".into(), Answer::Hold);
+    world.containers("a", &[None]);
+    world.event(notice(40));
+    world.pass(ms(1_000));
+    world.restart(with_notices());
+    world.answers.clear();
+    world.started(armed(), false);
+    world.log.clear();
+    let left = 10;
+    world.event(announced(ms(left * 1_000), None));
+    let shutdown = world.agent.status().shutdown.clone().expect("must go on");
+    let passed = world.now.saturating_sub(shutdown.t0).as_secs();
+    assert_eq!((shutdown.mode, shutdown.granted.as_secs()), (Mode::Replace, passed + left));
+    assert_eq!(world.done(&["clear", "mark"]), [""; 0], "{:#?}", world.log);
+}
+
+/// The kubelet ended pods in logind's shutdown, and does nothing at a notice.
+#[test]
+fn notice_that_outlives_logind_s_shutdown_is_one_of_its_own() {
+    let mut world = standing(armed());
+    world.event(announced(ms(60_000), None));
+    world.event(notice(30));
+    assert_eq!(world.agent.status().mode, Some(Mode::Assist));
+    world.cancel();
+    world.pass(ms(1_000));
+    let shutdown = world.agent.status().shutdown.clone().expect("must go on");
+    assert_eq!((shutdown.mode, shutdown.cancelled), (Mode::Replace, false));
+    assert_eq!(world.disrupted(), ["a", "b"], "{:#?}", world.log);
+    world.event(withdrawn());
+    assert!(world.agent.status().shutdown.as_ref().is_some_and(|it| it.cancelled));
+}
+
+#[test]
+fn schedule_whose_time_has_come_is_not_called_withdrawn() {
+    let mut world = standing(plain());
+    let at = world.clock().wall + jiff::SignedDuration::from_secs(30);
+    world.event(seen(|state| state.scheduled = Some(("reboot".into(), at))));
+    world.pass(ms(30_000));
+    world.event(announced(ms(5_000), None));
+    world.event(seen(|state| state.preparing = true));
+    assert_eq!(reasons(&world), ["NodeEndAnnounced"]);
 }
 
 #[test]

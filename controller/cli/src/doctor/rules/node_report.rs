@@ -22,7 +22,9 @@ use controller_core::view::Pod;
 /// The label, with its value, of nodes whose agent is a service of the host.
 const HOST_LABEL: (&str, &str) = ("epilogue.dev/agent", "host");
 /// Reasons of agents' events about a node, each with the worst that it means.
-const EVENT_VERDICTS: [(&str, NodeVerdict); 7] = [
+const EVENT_VERDICTS: [(&str, NodeVerdict); 9] = [
+    ("NodeEndAnnounced", NodeVerdict::Ok),
+    ("NodeEndWithdrawn", NodeVerdict::Ok),
     ("NodeShutdownStarted", NodeVerdict::Ok),
     ("NodeShutdownCancelled", NodeVerdict::Ok),
     ("NodeShutdownComplete", NodeVerdict::Ok),

@@ -111,7 +111,9 @@ impl NodeSeen {
             Some(Announcement::ShuttingDown { .. } | Announcement::Drained { .. })
         );
         let taint = self.taints.iter().find(|taint| taint.key == SHUTTING_DOWN_TAINT);
-        if let Some(taint) = taint.filter(|_| !announced && self.is_up_for(now)) {
+        // Notice of an end keeps pods away before the shutdown begins.
+        let is_noticed = self.readiness.as_ref().is_some_and(|it| it.notice.is_some());
+        if let Some(taint) = taint.filter(|_| !announced && !is_noticed && self.is_up_for(now)) {
             let problem = format!("the taint {SHUTTING_DOWN_TAINT} is set without a shutdown");
             let (code, since) = (Code::TaintWithoutShutdown, taint.time_added);
             left.push(Leftover { code, problem, since });

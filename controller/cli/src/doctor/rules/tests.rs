@@ -429,6 +429,11 @@ fn what_an_agent_left_on_a_node_that_is_up_is_stale() {
     let mut tainted = announces(node("n"), "idle");
     tainted["spec"]["taints"] =
         json!([{"key": "epilogue.dev/shutting-down", "effect": "NoSchedule"}]);
+    // Notice of an end is a reason.
+    let mut noticed = tainted.clone();
+    noticed["metadata"]["annotations"]["epilogue.dev/readiness"] =
+        json!("mode=replace;lock=held;granted=40;wanted=40;notice=aws");
+    assert_fine(vec![noticed]);
     assert_reported(
         vec![tainted],
         &["taint epilogue.dev/shutting-down is set without a shutdown [taint-without-shutdown]"],
