@@ -127,8 +127,8 @@ impl Table {
         Ok(outcome)
     }
 
-    /// Asks the chart's release whether it works, as a user does; returns what Helm prints. Fails if
-    /// it does not.
+    /// Asks the chart's release whether it works, as a user does; returns what Helm prints. Fails
+    /// if it does not.
     pub async fn test_release(&self) -> anyhow::Result<String> {
         self.stage.test_release().await
     }

@@ -16,6 +16,7 @@ mod rare_daemon_set;
 mod rare_kernel;
 mod rare_kubelet;
 mod rare_lab_start;
+mod rare_notices;
 mod rare_oom;
 mod rare_pressure;
 mod rare_released;

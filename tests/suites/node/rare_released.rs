@@ -83,7 +83,7 @@ async fn tested_and_uninstalled(table: &mut Table) -> anyhow::Result<Played> {
     let search = "systemd-inhibit --list --no-legend | grep -i epilogue; \
                   find /etc /run /opt /usr/local /var/lib -xdev -iname '*epilogue*' \
                   -not -path '/var/lib/containerd/*' -not -path '/opt/run/*' \
-                  -not '(' -path /var/lib/epilogue-agent -type d -empty ')'; \
+                  -not '(' -type d -empty ')'; \
                   mount | grep -i epilogue; true";
     let on_node = table.run(search).await?;
     let of_node = table.traces().await?;
