@@ -263,8 +263,13 @@ impl Shutdowns {
         };
         let journaled = self.journaled.take_if(is_denied);
         let Some(journaled) = journaled else { return };
+        let source = journaled.source();
         if journaled.decide(facts, out, others.disruptions) {
-            report_cancelled("logind cancelled it while the agent was down", out);
+            let why = match source {
+                Source::Logind => "logind cancelled it while the agent was down".to_owned(),
+                source => format!("{source} does not announce it any more"),
+            };
+            report_cancelled(&why, out);
         }
         self.deciding = others.disruptions.is_deciding(facts);
         if !self.deciding {

@@ -195,41 +195,47 @@ fn scheduled_shutdown_is_a_notice_and_its_warning_is_none() {
     }
 }
 
+/// A pod runs on, and its deletion has no answer.
+fn in_a_shutdown_by_notice(kubelet: KubeletFacts) -> World {
+    let mut world = standing(kubelet);
+    world.answers.insert("delete *".into(), Answer::Hold);
+    world.containers("a", &[None]);
+    world.event(notice(40));
+    world.pass(ms(1_000));
+    world
+}
+
+/// Kills the agent; the next one finds all but the notice.
+fn restart(world: &mut World, settings: Settings, kubelet: KubeletFacts) {
+    world.restart(settings);
+    world.answers.clear();
+    world.started(kubelet, false);
+    show_node(world);
+}
+
 #[test]
 fn restart_goes_on_with_a_notice_that_its_source_still_gives() {
     for gives in [true, false] {
-        let mut world = standing(plain());
-        world.answers.insert("delete *".into(), Answer::Hold);
-        world.containers("a", &[None]);
-        world.event(notice(40));
+        let mut world = in_a_shutdown_by_notice(plain());
         let of_notice =
             |record: &Record| matches!(record, Record::Begun { source: Source::Aws, .. });
         assert!(world.journal.iter().any(of_notice), "{:?}", world.journal);
-        world.pass(ms(1_000));
-        world.restart(with_notices());
-        world.answers.clear();
-        world.started(plain(), false);
-        show_node(&mut world);
+        restart(&mut world, with_notices(), plain());
         assert_eq!(world.disrupted(), ["a", "b"], "its source has not spoken: {:#?}", world.log);
         world.event(if gives { notice(38) } else { withdrawn() });
         world.pass(ms(5_000));
         assert_eq!(world.disrupted() == ["a", "b"], gives, "{gives}: {:#?}", world.log);
         assert_eq!(world.tainted, gives, "{gives}: {:#?}", world.log);
+        let says = |line: &String| line.contains("aws does not announce it any more");
+        assert_eq!(world.logged.iter().any(says), !gives, "{:?}", world.logged);
     }
 }
 
 #[test]
 fn restart_takes_back_what_was_put_off_meanwhile_or_became_uncertain() {
     for word in [notice(3_600), uncertain()] {
-        let mut world = standing(plain());
-        world.answers.insert("delete *".into(), Answer::Hold);
-        world.containers("a", &[None]);
-        world.event(notice(40));
-        world.pass(ms(1_000));
-        world.restart(with_notices());
-        world.answers.clear();
-        world.started(plain(), false);
-        show_node(&mut world);
+        let mut world = in_a_shutdown_by_notice(plain());
+        restart(&mut world, with_notices(), plain());
         world.event(word.clone());
         world.pass(ms(5_000));
         assert_eq!(world.disrupted(), [""; 0], "{word:?}: {:#?}", world.log);
@@ -239,14 +245,8 @@ fn restart_takes_back_what_was_put_off_meanwhile_or_became_uncertain() {
 
 #[test]
 fn signal_after_a_restart_goes_on_with_the_shutdown_of_a_notice_in_logind_s_time() {
-    let mut world = standing(armed());
-    world.answers.insert("delete *".into(), Answer::Hold);
-    world.containers("a", &[None]);
-    world.event(notice(40));
-    world.pass(ms(1_000));
-    world.restart(with_notices());
-    world.answers.clear();
-    world.started(armed(), false);
+    let mut world = in_a_shutdown_by_notice(armed());
+    restart(&mut world, with_notices(), armed());
     world.log.clear();
     let left = 10;
     world.event(announced(ms(left * 1_000), None));
@@ -286,16 +286,8 @@ fn schedule_whose_time_has_come_is_not_called_withdrawn() {
 #[test]
 fn restart_takes_back_a_notice_whose_source_is_silent_for_a_minute_or_not_asked() {
     for (settings, wait) in [(with_notices(), 58_000), (settings(), 0)] {
-        let mut world = standing(plain());
-        world.answers.insert("delete *".into(), Answer::Hold);
-        world.containers("a", &[None]);
-        world.event(notice(600));
-        world.event(notice(40));
-        world.pass(ms(1_000));
-        world.restart(settings);
-        world.answers.clear();
-        world.started(plain(), false);
-        show_node(&mut world);
+        let mut world = in_a_shutdown_by_notice(plain());
+        restart(&mut world, settings, plain());
         if wait > 0 {
             assert!(world.tainted);
             world.pass(ms(wait));
