@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::metadata::{Answer, Metadata, NoticeError};
-use super::notice::{Notice, date, excerpt, soonest};
+use super::notice::{Notice, date, excerpt, soonest, string};
 
 const TOKEN: &str = "/latest/api/token";
 const TOKEN_HEADER: &str = "X-aws-ec2-metadata-token";
@@ -243,11 +243,6 @@ fn rebalance(text: &str, _: Timestamp) -> Result<Option<Notice>, String> {
     let item: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     string(&item, "noticeTime")?;
     Ok(Some(Notice::uncertain(None)))
-}
-
-fn string<'a>(object: &'a Value, name: &str) -> Result<&'a str, String> {
-    let value = object.get(name).ok_or_else(|| format!("{name} is not there"))?;
-    value.as_str().ok_or_else(|| format!("{name} is not a string"))
 }
 
 #[cfg(test)]

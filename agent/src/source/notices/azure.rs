@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::metadata::{Answer, Metadata, NoticeError};
-use super::notice::{Notice, date, excerpt, soonest};
+use super::notice::{Notice, date, excerpt, soonest, string};
 
 const EVENTS: &str = "/metadata/scheduledevents?api-version=2020-07-01";
 const NAME: &str = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
@@ -178,11 +178,6 @@ fn begin(event: &Value, now: Timestamp) -> Result<Timestamp, String> {
         "" => Ok(now),
         not_before => date(not_before),
     }
-}
-
-fn string<'a>(object: &'a Value, name: &str) -> Result<&'a str, String> {
-    let value = object.get(name).ok_or_else(|| format!("{name} is not there"))?;
-    value.as_str().ok_or_else(|| format!("{name} is not a string"))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use agent_core::protocol::ending::{Ending, ShutdownKind};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
+use serde_json::Value;
 
 /// Maximum number of characters that an error repeats of an answer.
 const EXCERPT_CHARS_MAX: usize = 60;
@@ -67,6 +68,12 @@ pub(super) fn date(text: &str) -> Result<Timestamp, String> {
     let text = text.trim();
     let read = text.parse().or_else(|_| RFC_1123.parse_timestamp(text));
     read.map_err(|_| format!("{} is not a date", excerpt(text)))
+}
+
+/// The text of an object's field.
+pub(super) fn string<'a>(object: &'a Value, name: &str) -> Result<&'a str, String> {
+    let value = object.get(name).ok_or_else(|| format!("{name} is not there"))?;
+    value.as_str().ok_or_else(|| format!("{name} is not a string"))
 }
 
 /// The beginning of a text from outside, on one line.
