@@ -105,8 +105,19 @@ impl Shutdowns {
             self.deciding = false;
             others.node.restore(facts);
         }
+        self.note_due(facts);
         self.settle_journaled(facts, out, others);
         self.follow_endings(facts, out, others);
+    }
+
+    /// Notes which ends ask for a shutdown by now, that of the journal among them.
+    fn note_due(&self, facts: &mut Facts) {
+        let takes = facts.wanted_delay() + AHEAD;
+        facts.endings.note_due(takes, &facts.clock);
+        if let Some(journaled) = &self.journaled {
+            let now = facts.clock.monotonic();
+            facts.endings.resume(journaled.source(), journaled.granted, now);
+        }
     }
 
     /// Compares the shutdown that goes on with what the sources say of the machine's end.
@@ -114,19 +125,13 @@ impl Shutdowns {
     /// DIVERGES(upstream): a shutdown that vanished counts as cancelled. Upstream receives no
     /// signal of it, and its node stays not ready. ([LD7], [W13])
     fn follow_endings(&mut self, facts: &mut Facts, out: &mut Out, others: &mut Others<'_>) {
-        let takes = facts.wanted_delay() + AHEAD;
-        facts.endings.note_due(takes, &facts.clock);
-        // Whether the shutdown of the journal goes on, its own source says.
-        let recorded = self.journaled.as_ref().map(|it| (it.source(), it.granted));
-        if let Some((source, granted)) = recorded {
-            facts.endings.resume(source, granted, facts.clock.monotonic());
-        }
         self.leave_loginds(facts, out, others);
         let (endings, now) = (&facts.endings, facts.clock.monotonic());
-        let ending = match recorded {
-            // The end of which notice was given may come while its source is silent.
-            Some((source, _)) if source.gives_notice() => endings.earliest_due(now),
-            Some((source, _)) => endings.due_of(source),
+        // Whether its shutdown of the journal goes on, logind says. The end of which notice was
+        // given may come while its source is silent.
+        let recorded = self.journaled.as_ref().map(Journaled::source);
+        let ending = match recorded.filter(|source| !source.gives_notice()) {
+            Some(source) => endings.due_of(source),
             None => endings.earliest_due(now),
         };
         let Some(ending) = ending.cloned() else {
