@@ -232,8 +232,9 @@ impl World {
             if let Some(grace) = view.deletion_grace_seconds {
                 return self.terminate(uid, grace);
             }
-            // A container that never ran does not keep a deadline from passing. ([API17])
-            if view.deadline_set && !worker.started {
+            // The start of the pod is in its status: neither a container that never ran nor a boot
+            // keeps a deadline from passing. ([API17])
+            if view.deadline_set {
                 worker.forced = Some(Phase::Failed);
                 return self.terminate(uid, view.grace_seconds.unwrap_or(30));
             }
