@@ -10,7 +10,7 @@ use agent_core::check::facts::Inhibitor;
 use agent_core::shutdown::logind_conf::OUR_DROP_IN;
 use anyhow::Context as _;
 use epilogue_common::names::node::{READINESS, SHUTTING_DOWN_TAINT, STATE};
-use epilogue_common::names::node_condition::{IO_STALL, MEMORY_STALL};
+use epilogue_common::names::node_condition;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use epilogue_runtime::client;
 use http::Method;
@@ -158,6 +158,11 @@ async fn restore_node(client: &Client, node: &str) -> Outcome<String> {
     Err(Failure::new(FailureKind::Conflict, "the node's object changes all the time; try again"))
 }
 
+fn is_ours(condition: &Value) -> bool {
+    let text = |name: &str| condition[name].as_str().unwrap_or_default();
+    node_condition::is_ours(text("type"), text("message"))
+}
+
 /// Makes one attempt on the object as it was read; returns what it removed.
 async fn restore(client: &Client, path: &str, node: &Value) -> Outcome<Vec<String>> {
     let mut done = Vec::new();
@@ -178,9 +183,8 @@ async fn restore(client: &Client, path: &str, node: &Value) -> Outcome<Vec<Strin
     if !done.is_empty() {
         send(client, Method::PATCH, path, Some((MERGE, body))).await?;
     }
-    let kinds = list(&node["status"]["conditions"]).into_iter().map(|it| it["type"].clone());
-    let kinds: Vec<Value> =
-        kinds.filter(|kind| *kind == MEMORY_STALL || *kind == IO_STALL).collect();
+    let conditions = list(&node["status"]["conditions"]).into_iter();
+    let kinds: Vec<Value> = conditions.filter(is_ours).map(|it| it["type"].clone()).collect();
     if !kinds.is_empty() {
         let removed = kinds.iter().map(|kind| json!({"$patch": "delete", "type": kind}));
         let body = json!({"status": {"conditions": removed.collect::<Vec<_>>()}});

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::agent::{Agent, Enforcement, Settings, Status};
-use agent_core::finding::READINESS;
+use agent_core::finding::readiness;
 use agent_core::protocol::event::Event;
 use agent_core::shutdown::priority_groups::CRITICAL_PRIORITY;
 use anyhow::Context as _;
@@ -347,16 +347,9 @@ impl Shared {
     }
 }
 
-/// The checks of readiness. An agent that only observes delays nothing, and on a node without
-/// logind it sees no shutdown.
+/// The checks of readiness.
 fn ready(status: &watch::Receiver<Status>, enforce: bool, logind: bool) -> Checks {
-    let is_wanted = |name| match name {
-        "logind" => logind,
-        "lock" => enforce && logind,
-        _ => true,
-    };
-    let wanted = READINESS.into_iter().filter(|(name, _)| is_wanted(*name));
-    wanted.fold(Checks::new(), |checks, (name, find)| {
+    readiness(enforce, logind).fold(Checks::new(), |checks, (name, find)| {
         let status = status.clone();
         checks.with(name, move || find(&status.borrow()).map_or(Ok(()), |it| Err(it.text())))
     })

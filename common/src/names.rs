@@ -66,6 +66,24 @@ pub mod node_condition {
     pub const MEMORY_STALL: &str = "epilogue.dev/MemoryStall";
     /// Tasks stall on disk IO.
     pub const IO_STALL: &str = "epilogue.dev/IOStall";
+    /// The agent would see a shutdown, delay it, and knows the pods.
+    pub const AGENT_READY: &str = "epilogue.dev/AgentReady";
+    /// The node is shutting down gracefully. (KEP-5683)
+    pub const GRACEFUL_NODE_SHUTDOWN_IN_PROGRESS: &str = "GracefulNodeShutdownInProgress";
+    /// Notice was given of the node's end. (KEP-5683)
+    pub const MAINTENANCE_PLANNED: &str = "MaintenancePlanned";
+
+    /// The types that only the agent writes.
+    pub const OURS: [&str; 3] = [MEMORY_STALL, IO_STALL, AGENT_READY];
+    /// The types that others may write, too.
+    pub const SHARED: [&str; 2] = [GRACEFUL_NODE_SHUTDOWN_IN_PROGRESS, MAINTENANCE_PLANNED];
+    /// How a message of the agent begins in a condition that others may write, too.
+    pub const MESSAGE_START: &str = "epilogue-agent: ";
+
+    /// Whether the agent has written a condition of this type, with this message.
+    pub fn is_ours(kind: &str, message: &str) -> bool {
+        OURS.contains(&kind) || SHARED.contains(&kind) && message.starts_with(MESSAGE_START)
+    }
 }
 
 /// Condition types of Jobs.

@@ -252,7 +252,8 @@ fn the_policies_know_the_names_that_the_agent_writes() {
         assert!(pod_policy.contains(&format!("'{word}'")), "{word}");
     }
     let node_status = text("epilogue-agent-node-status");
-    for kind in [node_condition::MEMORY_STALL, node_condition::IO_STALL] {
+    for kind in node_condition::OURS.into_iter().chain(node_condition::SHARED) {
         assert!(node_status.contains(&format!("'{kind}'")), "{kind}");
     }
+    assert!(node_status.contains(&format!("startsWith('{}')", node_condition::MESSAGE_START)));
 }

@@ -115,9 +115,19 @@ impl fmt::Display for Finding<'_> {
 /// Finds a fault in the agent's state.
 pub type Find = fn(&Status) -> Option<Finding<'_>>;
 
-/// The checks of `/readyz`, by name: the agent would see a shutdown now, delay it, and know the
-/// pods that it concerns.
-pub const READINESS: [(&str, Find); 4] = [
+/// The checks of `/readyz` and of the condition `epilogue.dev/AgentReady`, by name. An agent that
+/// only observes delays nothing, and on a node without logind it sees no shutdown.
+pub fn readiness(enforce: bool, logind: bool) -> impl Iterator<Item = (&'static str, Find)> {
+    let is_wanted = move |name| match name {
+        "logind" => logind,
+        "lock" => enforce && logind,
+        _ => true,
+    };
+    READINESS.into_iter().filter(move |(name, _)| is_wanted(*name))
+}
+
+/// The agent would see a shutdown now, delay it, and know the pods that it concerns.
+const READINESS: [(&str, Find); 4] = [
     ("logind", |status| (!status.logind).then_some(Finding::LogindNotConnected)),
     ("pods", |status| (!status.pods_listed).then_some(Finding::PodsNotListed)),
     ("policies", |status| status.unbounded.as_deref().map(Finding::PolicyMissing)),

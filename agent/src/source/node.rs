@@ -2,8 +2,9 @@
 
 use std::pin::pin;
 
-use agent_core::protocol::event::{Event, NodeView, VolumesInUse};
+use agent_core::protocol::event::{Event, NodeCondition, NodeView, VolumesInUse};
 use epilogue_common::names::node::SHUTTING_DOWN_TAINT;
+use epilogue_common::names::node_condition::{OURS, SHARED, is_ours};
 use epilogue_runtime::watch::WatchEvent;
 use futures::StreamExt as _;
 use kube::Client;
@@ -17,8 +18,6 @@ use super::watch::{Kind, Watch};
 const KUBELET_SHUTS_DOWN: &str = "node is shutting down";
 /// The kubelet's conditions for a shortage. ([EV19])
 const KUBELET_PRESSURE: [&str; 3] = ["MemoryPressure", "DiskPressure", "PIDPressure"];
-/// The prefix of the agent's own conditions.
-const OUR_CONDITIONS: &str = "epilogue.dev/";
 
 /// The part of a node that the agent reads.
 #[derive(Debug, Default, Deserialize)]
@@ -88,7 +87,10 @@ impl WireNode {
         let is_pressure = |condition: &&Condition| {
             is_true(condition) && KUBELET_PRESSURE.contains(&condition.kind.as_str())
         };
-        let is_ours = |condition: &&Condition| condition.kind.starts_with(OUR_CONDITIONS);
+        let may_write = |condition: &&Condition| {
+            let kind = condition.kind.as_str();
+            OURS.contains(&kind) || SHARED.contains(&kind)
+        };
         let annotations = self.metadata.annotations.unwrap_or_default();
         NodeView {
             uid: self.metadata.uid,
@@ -103,8 +105,12 @@ impl WireNode {
                 .collect(),
             conditions: conditions
                 .iter()
-                .filter(is_ours)
-                .map(|condition| (condition.kind.clone(), is_true(condition)))
+                .filter(may_write)
+                .map(|condition| NodeCondition {
+                    kind: condition.kind.clone(),
+                    is_true: is_true(condition),
+                    is_ours: is_ours(&condition.kind, condition.message.as_deref().unwrap_or("")),
+                })
                 .collect(),
             volumes_in_use: VolumesInUse::of(self.status.volumes_in_use.unwrap_or_default()),
         }
@@ -187,10 +193,26 @@ mod tests {
             condition("epilogue.dev/IOStall", "False"), condition("example.com/Odd", "True"),
         ]}}));
         assert_eq!(node.kubelet_pressure, ["MemoryPressure"]);
-        let ours = |kind: &str, stands| (kind.to_owned(), stands);
-        let expected =
-            [ours("epilogue.dev/MemoryStall", true), ours("epilogue.dev/IOStall", false)];
+        let expected = [
+            NodeCondition::ours("epilogue.dev/MemoryStall", true),
+            NodeCondition::ours("epilogue.dev/IOStall", false),
+        ];
         assert_eq!(node.conditions, expected);
+    }
+
+    #[test]
+    fn a_condition_that_others_may_write_is_ours_by_its_message() {
+        let read = |message: Value| {
+            let kind = "GracefulNodeShutdownInProgress";
+            let condition = json!({"type": kind, "status": "True", "message": message});
+            let view = view(json!({"status": {"conditions": [condition]}}));
+            assert!(view.shows(kind));
+            view.condition(kind).expect("must be read").is_ours
+        };
+        assert!(read(json!("epilogue-agent: the node is shutting down.")));
+        for others in [json!(null), json!(""), json!("kubelet: the node is shutting down.")] {
+            assert!(!read(others.clone()), "{others}");
+        }
     }
 
     #[test]
@@ -218,7 +240,7 @@ mod tests {
             }
             assert!(read("node: ready for a shutdown").readiness.is_some());
             assert!(read("node: tainted").tainted);
-            let stalls = [("epilogue.dev/MemoryStall".to_owned(), true)];
+            let stalls = [NodeCondition::ours("epilogue.dev/MemoryStall", true)];
             assert_eq!(read("node: stalls").conditions, stalls);
         }
     }

@@ -2,6 +2,7 @@
 //! kind of token.
 
 use agent_core::termination::patches::{self, OomKilled};
+use epilogue_common::names::node_condition;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -334,6 +335,15 @@ async fn stalls(world: &World) {
             assert_eq!(node["status"]["capacity"]["cpu"], "4");
         }
     }
+    let message = "epilogue-agent: m";
+    for (kind, stands) in
+        node_condition::SHARED.into_iter().flat_map(|it| [(it, true), (it, false)])
+    {
+        let body = patches::node_condition(kind, stands, "R", message, now());
+        goes(world, kind, Call::patch(&status, body)).await;
+    }
+    let body = patches::node_condition(node_condition::AGENT_READY, true, "R", "m", now());
+    goes(world, "ready", Call::patch(&status, body)).await;
 }
 
 async fn emits_events(world: &World) {

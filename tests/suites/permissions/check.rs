@@ -83,10 +83,13 @@ async fn leave_takes_back_what_the_agent_wrote_on_its_node_and_nothing_else() {
     world.done(Call::merge(&node, body)).await;
     let stall = json!({"type": "epilogue.dev/MemoryStall", "status": "True"});
     let ready = json!({"type": "Ready", "status": "True"});
-    let body = json!({"status": {"conditions": [stall, ready]}});
+    let shared = |kind, message| json!({"type": kind, "status": "True", "message": message});
+    let shutdown = shared("GracefulNodeShutdownInProgress", "epilogue-agent: it shuts down.");
+    let planned = shared("MaintenancePlanned", "an administrator has planned it");
+    let body = json!({"status": {"conditions": [stall, ready, shutdown, planned]}});
     world.done(Call::patch(format!("{node}/status"), body)).await;
     let said = left(&world).await;
-    for part in ["annotation", "taint", "condition epilogue.dev/MemoryStall"] {
+    for part in ["annotation", "taint", "condition epilogue.dev/MemoryStall", "InProgress"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     let after = read().await;
@@ -94,7 +97,7 @@ async fn leave_takes_back_what_the_agent_wrote_on_its_node_and_nothing_else() {
     assert_eq!(after["metadata"]["annotations"], json!({"theirs": "1"}));
     let conditions = after["status"]["conditions"].as_array().expect("conditions");
     let kinds: Vec<_> = conditions.iter().map(|condition| &condition["type"]).collect();
-    assert_eq!(kinds, ["Ready"]);
+    assert_eq!(kinds, ["Ready", "MaintenancePlanned"], "another's stays");
     assert!(left(&world).await.contains("has nothing of the agent's"));
     world.finish().await;
 }

@@ -1,6 +1,9 @@
 //! Tests what the API refuses to an agent's token outside of shutdowns: the node's conditions, the
 //! end of victims, and why a process was killed.
 
+use epilogue_common::names::node_condition::{
+    GRACEFUL_NODE_SHUTDOWN_IN_PROGRESS as SHUTDOWN, MAINTENANCE_PLANNED,
+};
 use serde_json::{Value, json};
 
 use super::allowed::{evicted, killed};
@@ -20,9 +23,15 @@ fn node_condition(node: &str, kind: &str, value: &str) -> Call {
     node_status(node, json!({"conditions": [condition]}))
 }
 
+/// A condition that several writers may set.
+fn shared(kind: &str, value: &str, message: &str) -> Value {
+    json!({"conditions": [{"type": kind, "status": value, "reason": "R", "message": message}]})
+}
+
 #[tokio::test]
-async fn of_its_nodes_status_only_the_stalls_are_the_agents() {
-    const NO_OTHERS: &str = "epilogue.dev/IOStall, and no others";
+async fn of_its_nodes_status_only_its_own_conditions_are_the_agents() {
+    const NO_OTHERS: &str = "MaintenancePlanned, and no others";
+    const NOT_THEIRS: &str = "another writer has set the condition";
     let world = World::start(Token::OfPod).await;
     let (here, there) = (world.here(), world.there());
     let kubelets = json!({
@@ -38,10 +47,13 @@ async fn of_its_nodes_status_only_the_stalls_are_the_agents() {
         },
     });
     world.done(node_status(&here, kubelets)).await;
+    let others = shared(MAINTENANCE_PLANNED, "True", "an administrator has planned it");
+    world.done(node_status(&here, others)).await;
     let stall = "epilogue.dev/MemoryStall";
     let metadata = |metadata: Value| {
         Call::patch(format!("{}/status", node_path(&here)), json!({"metadata": metadata}))
     };
+    let no_plan = json!({"conditions": [{"$patch": "delete", "type": MAINTENANCE_PLANNED}]});
     let removed = json!({"conditions": [{"$patch": "delete", "type": "MemoryPressure"}]});
     let moved = json!({"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]});
     let rebooted = json!({"nodeInfo": {"bootID": "other"}});
@@ -67,6 +79,18 @@ async fn of_its_nodes_status_only_the_stalls_are_the_agents() {
             node_condition(&here, stall, "Perhaps"),
             "True or False",
         ),
+        invalid("a drain", node_condition(&here, "DrainInProgress", "True"), NO_OTHERS),
+        invalid(
+            "a shutdown without its writer",
+            node_status(&here, shared(SHUTDOWN, "True", "the node shuts down")),
+            NOT_THEIRS,
+        ),
+        invalid(
+            "another's plan taken back",
+            node_status(&here, shared(MAINTENANCE_PLANNED, "False", "epilogue-agent: none")),
+            NOT_THEIRS,
+        ),
+        invalid("another's plan removed", node_status(&here, no_plan), NOT_THEIRS),
         invalid(
             "its capacity",
             node_status(&here, json!({"capacity": {"cpu": "64"}})),

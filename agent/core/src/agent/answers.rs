@@ -65,7 +65,10 @@ impl Agent {
                 self.evictions.pods_measured(of, figures, facts, out, &self.disruptions);
             }
             Task::NodeCondition(kind) => {
-                self.evictions.node_condition_set(kind, &done(result), facts, out);
+                let result = done(result);
+                if !self.node_conditions.settle(kind, &result, facts, out) {
+                    self.evictions.node_condition_set(kind, &result, facts, out);
+                }
             }
             Task::Pod(part, verb, uid) => match verb {
                 Verb::Read => self.was_read(part, &uid, &content!(result, Pod)),

@@ -48,6 +48,8 @@ pub(super) struct LogindFacts {
 pub(super) struct Situation {
     /// Whether a shutdown is taken up, its lock released or not.
     pub(super) runs: bool,
+    /// Whether it is at its first step: the journal and the marks.
+    pub(super) marks: bool,
     /// Whether its lock is released.
     pub(super) released: bool,
     /// Whether it terminates all pods in its own order, or may turn out to.

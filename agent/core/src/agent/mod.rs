@@ -32,6 +32,7 @@ mod facts;
 mod kubelet;
 mod mode;
 mod node;
+mod node_conditions;
 mod notices;
 mod oom;
 mod out;
@@ -72,6 +73,7 @@ use disruptions::Disruptions;
 use eviction::Evictions;
 use facts::{Facts, News};
 use node::NodeWrites;
+use node_conditions::NodeConditions;
 use oom::Oom;
 use out::Out;
 use pods::Pods;
@@ -102,6 +104,7 @@ pub struct Agent {
     policies: Policies,
     lock: DelayLock,
     node: NodeWrites,
+    node_conditions: NodeConditions,
     shutdowns: Shutdowns,
     disruptions: Disruptions,
     oom: Oom,
@@ -127,6 +130,7 @@ impl Agent {
             policies,
             lock: DelayLock::default(),
             node: NodeWrites::default(),
+            node_conditions: NodeConditions::default(),
             shutdowns: Shutdowns::new(journaled, now.monotonic),
             disruptions,
             oom: Oom::default(),
@@ -156,7 +160,6 @@ impl Agent {
             self.clock_to(now);
             self.decide();
         }
-        self.report();
         Plan { actions, wake: self.facts.clock.wake() }
     }
 
@@ -219,6 +222,11 @@ impl Agent {
         node.send(facts, out);
         out.write_journal(&facts.clock);
         out.send_events(facts.situation.unacknowledged);
+        self.report();
+        let Self { facts, out, node_conditions, .. } = self;
+        if !out.calls.is_held_back() {
+            node_conditions.show(node::is_stale(facts), facts, out);
+        }
     }
 
     /// Computes the report for metrics, `/readyz` and `doctor`.

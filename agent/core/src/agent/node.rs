@@ -138,8 +138,7 @@ impl NodeWrites {
 
     /// Keeps the node idle outside of shutdowns, as far as logind says that none goes on.
     pub(super) fn keep(&mut self, facts: &Facts, lock: &DelayLock) {
-        let elsewhere = facts.node.as_ref().is_some_and(|view| is_stale(view, facts));
-        let calm = facts.is_calm() || elsewhere;
+        let calm = facts.is_calm() || is_stale(facts);
         if facts.settings.enforce && !facts.situation.runs && !facts.situation.journaled && calm {
             self.tidy(facts);
             self.publish(facts, lock);
@@ -246,9 +245,9 @@ impl NodeWrites {
 }
 
 /// Whether the node's annotation belongs to an earlier boot.
-fn is_stale(view: &NodeView, facts: &Facts) -> bool {
+pub(super) fn is_stale(facts: &Facts) -> bool {
     use Announcement::{Drained, ShuttingDown};
-    let said = view.announced.as_deref().and_then(|text| text.parse().ok());
+    let said = facts.node.as_ref().and_then(|view| view.announced.as_deref()?.parse().ok());
     matches!(
         said,
         Some(ShuttingDown { boot_id, .. } | Drained { boot_id, .. })

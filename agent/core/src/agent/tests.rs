@@ -11,6 +11,7 @@ mod invalid;
 mod kubelets;
 mod left;
 mod modes;
+mod node_conditions;
 mod notices;
 mod oom;
 mod pressure;

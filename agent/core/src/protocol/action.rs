@@ -100,10 +100,10 @@ pub enum Action {
         /// The pods to measure.
         pods: Vec<PodUid>,
     },
-    /// Sets a condition of our own on the node, by a strategic merge patch to `nodes/status`. →
+    /// Sets a condition on the node, by a strategic merge patch to `nodes/status`. →
     /// `Done`.
     SetNodeCondition {
-        /// Type of the condition, `epilogue.dev/…`.
+        /// Type of the condition.
         kind: &'static str,
         /// Whether the status is True.
         stands: bool,

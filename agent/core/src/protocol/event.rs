@@ -87,10 +87,40 @@ pub struct NodeView {
     /// The kubelet's pressure conditions that are True: `MemoryPressure`, `DiskPressure`,
     /// `PIDPressure`.
     pub kubelet_pressure: Vec<String>,
-    /// Our own conditions (`epilogue.dev/…`): type, and whether it is True.
-    pub conditions: Vec<(String, bool)>,
+    /// The conditions that the agent may write.
+    pub conditions: Vec<NodeCondition>,
     /// `status.volumesInUse`.
     pub volumes_in_use: VolumesInUse,
+}
+
+impl NodeView {
+    /// The condition of this type.
+    pub fn condition(&self, kind: &str) -> Option<&NodeCondition> {
+        self.conditions.iter().find(|condition| condition.kind == kind)
+    }
+
+    /// Whether the condition of this type is True.
+    pub fn shows(&self, kind: &str) -> bool {
+        self.condition(kind).is_some_and(|condition| condition.is_true)
+    }
+}
+
+/// A condition of the node that the agent may write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeCondition {
+    /// `type`.
+    pub kind: String,
+    /// Whether `status` is True.
+    pub is_true: bool,
+    /// Whether the agent wrote it last.
+    pub is_ours: bool,
+}
+
+impl NodeCondition {
+    /// A condition that the agent has written.
+    pub fn ours(kind: &str, is_true: bool) -> Self {
+        Self { kind: kind.to_owned(), is_true, is_ours: true }
+    }
 }
 
 /// The volumes that the kubelet reports as in use, of bounded size.

@@ -247,7 +247,7 @@ fn seconds(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Sets a condition of our own on the node (`nodes/status`).
+/// Sets a condition on the node (`nodes/status`).
 pub fn node_condition(
     kind: &str,
     stands: bool,

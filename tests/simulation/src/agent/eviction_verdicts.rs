@@ -349,7 +349,8 @@ impl World {
     fn judge_stall(&mut self, kind: &str) {
         let at = match kind {
             node_condition::MEMORY_STALL => self.ledger.memory_stalled_at,
-            _ => self.ledger.io_stalled_at,
+            node_condition::IO_STALL => self.ledger.io_stalled_at,
+            _ => return,
         };
         // The condition stands for a while after its cause, and its write is repeated.
         let lasts = STALL_LASTS + self.behaviour.settings.features.eviction.transition;
@@ -413,7 +414,7 @@ impl World {
         ];
         let lasts = STALL_LASTS * 2 + self.behaviour.settings.features.eviction.transition;
         for (kind, at) in stalls {
-            let stands = self.api.node.conditions.iter().any(|(known, on)| known == kind && *on);
+            let stands = self.api.node.shows(kind);
             let over = at.is_none_or(|at| at + lasts < self.now());
             if at.is_some() && over && self.logind.stage == Stage::Idle {
                 self.judge(Met::StallOver, stands, || format!("{kind} is never removed"));

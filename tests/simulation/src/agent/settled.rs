@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent_core::agent::Enforcement;
 use agent_core::pod::{PodUid, RestartPolicy};
 use agent_core::shutdown::Mode;
-
+use epilogue_common::names::node_condition::GRACEFUL_NODE_SHUTDOWN_IN_PROGRESS;
 use serde_json::Value;
 
 use super::api::Stored;
@@ -126,6 +126,9 @@ impl World {
         }
         if self.api.node.tainted {
             found.push("the node is tainted".into());
+        }
+        if self.api.node.shows(GRACEFUL_NODE_SHUTDOWN_IN_PROGRESS) {
+            found.push("the node's condition says that it is shutting down".into());
         }
         if self.api.node.announced.as_deref().is_some_and(|text| text != "idle") {
             found.push(format!("the node is announced as {:?}", self.api.node.announced));

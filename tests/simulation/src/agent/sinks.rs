@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use agent_core::pod::PodUid;
 use agent_core::protocol::action::{Action, ActionId, PodRef, Purpose, Reach};
-use agent_core::protocol::event::{ActionResult, RuntimePod};
+use agent_core::protocol::event::{ActionResult, NodeCondition, RuntimePod};
 use agent_core::shutdown::Mode;
 use epilogue_common::outcome::{Failure, FailureKind};
 
@@ -141,8 +141,8 @@ impl World {
             Action::SetNodeCondition { kind, stands, .. } => {
                 self.call(id, (Verb::PatchNode, None), done, move |w| {
                     w.api.update_node(|node| {
-                        node.conditions.retain(|(known, _)| known != kind);
-                        node.conditions.push((kind.to_owned(), stands));
+                        node.conditions.retain(|known| known.kind != kind);
+                        node.conditions.push(NodeCondition::ours(kind, stands));
                     });
                     ActionResult::Done(Ok(()))
                 });

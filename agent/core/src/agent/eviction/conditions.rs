@@ -5,18 +5,11 @@ use std::time::Duration;
 use epilogue_common::names::node_condition::{IO_STALL, MEMORY_STALL};
 use epilogue_common::outcome::Outcome;
 
-use super::super::calls::Task;
 use super::super::facts::Facts;
+use super::super::node_conditions::{ConditionWrite, Wanted};
 use super::super::out::Out;
 use super::super::settings::Enforcement;
 use super::Evictions;
-use crate::protocol::action::Action;
-use crate::termination::attempt::{Attempt, Follow, Pace, WAIT_MAX};
-
-/// The verb that a refusal concerns.
-const PATCH_NODE_STATUS: &str = "patch nodes/status";
-/// By this time the watch shows a write of ours.
-const SHOWN_AFTER: Duration = Duration::from_secs(10);
 
 /// A node condition of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +52,7 @@ struct Condition {
     stalls: bool,
     seen_at: Option<Duration>,
     message: String,
-    write: Attempt,
-    /// What was sent last, and when it was acknowledged.
-    sent: Option<bool>,
-    done_at: Duration,
+    write: ConditionWrite,
 }
 
 impl NodeConditions {
@@ -108,40 +98,15 @@ impl Evictions {
 
     fn show_condition(&mut self, kind: Kind, stands: bool, facts: &Facts, out: &mut Out) {
         let Some(view) = facts.node.as_ref().filter(|_| facts.settings.enforce) else { return };
-        let name = kind.name();
-        let shown = view.conditions.iter().any(|(other, is)| other == name && *is);
-        let now = facts.clock.now();
+        let is_shown = view.shows(kind.name()) == stands;
         let condition = self.conditions.of(kind);
-        if condition.write.is_in_flight() {
-            return;
-        }
-        if shown == stands {
-            condition.write = Attempt::default();
-            return;
-        }
-        let again = condition.write.is_done()
-            && facts.clock.reached(condition.done_at.saturating_add(SHOWN_AFTER));
-        if condition.sent != Some(stands) || again {
-            condition.write = Attempt::wanted();
-        }
-        condition.write.want();
-        let forbidden = out.refusals.forbids(PATCH_NODE_STATUS);
-        if forbidden || !condition.write.is_due(&facts.clock) || !out.calls.has_room() {
-            return;
-        }
-        condition.write.sent();
-        condition.sent = Some(stands);
         let none = match kind {
             Kind::Memory => "Pods do not wait for memory.",
             Kind::Io => "Tasks do not wait for disks.",
         };
         let message = if stands { condition.message.clone() } else { none.to_owned() };
-        let reason = kind.reason(stands);
-        let text = format!("the node's condition {name} becomes {stands}: {message}");
-        out.calls.log(stands, None, text);
-        let action =
-            Action::SetNodeCondition { kind: name, stands, reason, message, since: now.wall };
-        out.calls.send(Task::NodeCondition(name), action);
+        let wanted = Wanted { stands, reason: kind.reason(stands), message };
+        condition.write.show(kind.name(), is_shown, wanted, facts, out);
     }
 
     pub(in super::super) fn node_condition_set(
@@ -152,11 +117,6 @@ impl Evictions {
         out: &mut Out,
     ) {
         let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) else { return };
-        let condition = self.conditions.of(kind);
-        let pace = Pace { wait_max: WAIT_MAX, latest: None, salt: 4 };
-        let write = &mut condition.write;
-        if out.settle_of_node(PATCH_NODE_STATUS, write, result, pace, facts) == Follow::Done {
-            condition.done_at = facts.clock.monotonic();
-        }
+        self.conditions.of(kind).write.settle(result, facts, out);
     }
 }

@@ -214,6 +214,7 @@ impl Shutdown {
     fn situation(&self, disruptions: &Disruptions, now: Duration) -> Situation {
         Situation {
             runs: true,
+            marks: self.work.step <= Step::PreMark,
             released: self.is_released(),
             owns_pods: !self.window.is_long_over(now),
             journaled: false,

@@ -14,7 +14,7 @@ use crate::pressure::thresholds::ThresholdFlags;
 use crate::pressure::usage::{DiskLayout, DiskUsage};
 use crate::pressure::watch::{EvictionConfig, Measured};
 use crate::protocol::action::{Action, Notice};
-use crate::protocol::event::{ActionResult, Event, NodeView};
+use crate::protocol::event::{ActionResult, Event, NodeCondition, NodeView};
 use crate::protocol::node::{KubeletEviction, KubeletFacts};
 use crate::protocol::pressure::{Figures, PodFigures, Sample};
 
@@ -195,7 +195,7 @@ impl World {
             announced: self.node_says.clone(),
             tainted: self.tainted,
             kubelet_pressure: pressure.iter().map(|kind| (*kind).to_owned()).collect(),
-            conditions: conditions.map(|(kind, is)| ((*kind).to_owned(), *is)).collect(),
+            conditions: conditions.map(|(kind, is)| NodeCondition::ours(kind, *is)).collect(),
             ..NodeView::default()
         };
         self.event(Event::NodeObserved(view));

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use epilogue_common::outcome::{Failure, FailureKind};
 
+use epilogue_common::names::node_condition::AGENT_READY;
+
 use super::driver::*;
 use crate::agent::{LockState, Settings};
 use crate::finding::Finding;
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase};
 use crate::protocol::action::Action;
-use crate::protocol::event::{ActionResult, Event, LogindState, NodeView};
+use crate::protocol::event::{ActionResult, Event, LogindState, NodeCondition, NodeView};
 use crate::shutdown::Mode;
 use crate::shutdown::priority_groups::PriorityGroup;
 
@@ -262,7 +264,9 @@ fn a_node_without_logind_is_kept_in_order_and_asks_for_no_lock() {
     world.event(Event::KubeletSeen(plain()));
     world.list();
     let announced = Some("shutting-down;boot=old;since=2026-11-21T14:05:06Z".to_owned());
-    world.event(Event::NodeObserved(NodeView { announced, tainted: true, ..NodeView::default() }));
+    let conditions = vec![NodeCondition::ours(AGENT_READY, true)];
+    let view = NodeView { announced, tainted: true, conditions, ..NodeView::default() };
+    world.event(Event::NodeObserved(view));
     world.pass(ms(60_000));
     assert_eq!(world.log, ["0 announce idle", "0 taint false"]);
     assert_eq!(world.readiness.as_deref(), Some("mode=replace;lock=off;granted=?;wanted=40"));

@@ -3,7 +3,7 @@
 use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::job_option::{ALL, FORCE_FAIL_AFTER};
 use epilogue_common::names::node::{READINESS, SHUTTING_DOWN_TAINT, STATE};
-use epilogue_common::names::node_condition::{IO_STALL, MEMORY_STALL};
+use epilogue_common::names::node_condition;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -45,11 +45,13 @@ fn annotated(objects: &[Value], jobs: &Jobs) -> Vec<String> {
 fn has_state(node: &Value) -> bool {
     let annotations = &node["metadata"]["annotations"];
     let items = |list: &Value| list.as_array().cloned().unwrap_or_default();
+    let is_ours = |condition: &Value| {
+        let text = |name: &str| condition[name].as_str().unwrap_or_default();
+        node_condition::is_ours(text("type"), text("message"))
+    };
     [STATE, READINESS].iter().any(|name| annotations[name].is_string())
         || items(&node["spec"]["taints"]).iter().any(|taint| taint["key"] == SHUTTING_DOWN_TAINT)
-        || items(&node["status"]["conditions"])
-            .iter()
-            .any(|it| it["type"] == MEMORY_STALL || it["type"] == IO_STALL)
+        || items(&node["status"]["conditions"]).iter().any(is_ours)
 }
 
 /// The lease has no labels, because the controller makes it itself.

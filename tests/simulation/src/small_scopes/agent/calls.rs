@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use agent_core::pod::{PodRef, TERMINATION_BY_KUBELET};
 use agent_core::protocol::action::{Action, ActionId, Reach};
-use agent_core::protocol::event::{ActionResult, Event, RuntimePod};
+use agent_core::protocol::event::{ActionResult, Event, NodeCondition, RuntimePod};
 use epilogue_common::names::pod_condition::DISRUPTION_TARGET;
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 use serde_json::{Value, json};
@@ -55,6 +55,10 @@ impl State {
             Action::Announce(text) => self.api.update_node(|node| node.announced = Some(text)),
             Action::Publish(text) => self.api.update_node(|node| node.readiness = Some(text)),
             Action::Taint { present } => self.api.update_node(|node| node.tainted = present),
+            Action::SetNodeCondition { kind, stands, .. } => self.api.update_node(|node| {
+                node.conditions.retain(|known| known.kind != kind);
+                node.conditions.push(NodeCondition::ours(kind, stands));
+            }),
             Action::EmitEvent(_) => {}
             Action::ReleaseLock => {
                 self.judge_release()?;

@@ -45,7 +45,7 @@ pub const CANCELLED: Scope =
 /// A cancelled shutdown, in which the agent dies.
 pub(super) const CANCELLED_RESTARTED: Scope = Scope {
     name: "agent-lives-cancel-restart",
-    states: 49_665,
+    states: 51_523,
     other_lock: true,
     faults: CANCEL_RESTART,
     ..CANCELLED
@@ -59,15 +59,15 @@ pub const SMALL: &[Scope] = &[
     LIVES,
     STOPPED,
     SHUTS_DOWN,
-    Scope { name: "agent-lives-later", states: 24_814, decides_later: true, ..LIVES },
-    Scope { name: "agent-stopped-later", states: 171, decides_later: true, ..STOPPED },
+    Scope { name: "agent-lives-later", states: 29_814, decides_later: true, ..LIVES },
+    Scope { name: "agent-stopped-later", states: 183, decides_later: true, ..STOPPED },
     CANCELLED,
     CANCELLED_RESTARTED,
     Scope { name: "agent-stopped-cancel", states: 1_078, faults: CANCEL, ..STOPPED },
     Scope { name: "agent-shuts-down-cancel", states: 12_442, faults: CANCEL, ..SHUTS_DOWN },
     Scope {
         name: "agent-lives-restart",
-        states: 3_058,
+        states: 3_368,
         pods: ONE,
         other_lock: true,
         faults: RESTART,
@@ -75,7 +75,7 @@ pub const SMALL: &[Scope] = &[
     },
     Scope {
         name: "agent-stopped-restart",
-        states: 5_811,
+        states: 6_232,
         other_lock: true,
         faults: RESTART,
         ..STOPPED
@@ -87,14 +87,14 @@ pub const SMALL: &[Scope] = &[
     Scope { name: "agent-other", states: 226, pods: OTHER, faults: LOST, ..STOPPED },
     Scope {
         name: "agent-stopped-cancel-restart",
-        states: 59_739,
+        states: 61_562,
         other_lock: true,
         faults: CANCEL_RESTART,
         ..STOPPED
     },
     Scope {
         name: "agent-stopped-sidecar",
-        states: 51_868,
+        states: 55_852,
         pods: MESH,
         other_lock: true,
         faults: Faults { ends: 1, ..CANCEL_RESTART },
