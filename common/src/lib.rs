@@ -2,6 +2,7 @@
 //! IO, no clock, no logs.
 
 pub mod announcement;
+pub mod end_signal;
 pub mod finding_code;
 pub mod gang_scheduling;
 pub mod names;

@@ -73,6 +73,17 @@ pub mod node_condition {
     /// Notice was given of the node's end. (KEP-5683)
     pub const MAINTENANCE_PLANNED: &str = "MaintenancePlanned";
 
+    /// The node is under maintenance now. (KEP-5683)
+    pub const MAINTENANCE_IN_PROGRESS: &str = "MaintenanceInProgress";
+    /// The node's pods are being ended. (KEP-5683)
+    pub const DRAIN_IN_PROGRESS: &str = "DrainInProgress";
+    /// The node's pods have ended. (KEP-5683)
+    pub const DRAINED: &str = "Drained";
+
+    /// The types by which others say that the node is about to end. The last three ask for no new
+    /// pods now; a planned maintenance may be days away.
+    pub const ENDS_SOON: [&str; 4] =
+        [MAINTENANCE_PLANNED, MAINTENANCE_IN_PROGRESS, DRAIN_IN_PROGRESS, DRAINED];
     /// The types that only the agent writes.
     pub const OURS: [&str; 3] = [MEMORY_STALL, IO_STALL, AGENT_READY];
     /// The types that others may write, too.
@@ -211,7 +222,23 @@ pub mod node {
     pub const READINESS: &str = "epilogue.dev/readiness";
     /// Taint of a node that shuts down, with the effect NoSchedule.
     pub const SHUTTING_DOWN_TAINT: &str = "epilogue.dev/shutting-down";
+    /// Taints by which others say that the node is about to end, with the effect NoSchedule:
+    /// Karpenter's, cluster-autoscaler's, GKE's, and those of aws-node-termination-handler.
+    pub const ENDS_SOON_TAINTS: [&str; 8] = [
+        "karpenter.sh/disrupted",
+        "karpenter.sh/disruption",
+        "ToBeDeletedByClusterAutoscaler",
+        "cloud.google.com/impending-node-termination",
+        "aws-node-termination-handler/spot-itn",
+        "aws-node-termination-handler/asg-lifecycle-termination",
+        "aws-node-termination-handler/scheduled-maintenance",
+        "aws-node-termination-handler/rebalance-recommendation",
+    ];
     /// Annotation of a pod: when the agent wrote its `phase=Failed` alongside a live kubelet.
     /// ([API16])
     pub const TERMINATED_AT: &str = "epilogue.dev/terminated-at";
+    /// Annotation of a pod: the signal that it asks for ahead of its end (`end_signal::EndSignal`).
+    pub const END_SIGNAL: &str = "epilogue.dev/end-signal";
+    /// Annotation of a pod with `DisruptionTarget`: by when its containers end, as announced.
+    pub const ENDS_AT: &str = "epilogue.dev/ends-at";
 }

@@ -200,11 +200,33 @@ fn the_image_is_this_version_s_and_the_program_is_in_it() {
     assert_eq!(container["command"], json!([format!("/{AGENT}")]));
 }
 
+/// It binds whoever creates pods, and must hold up none that asks for nothing.
+const END_SIGNAL_POLICY: &str = "epilogue-pod-end-signal";
+
+#[test]
+fn policy_of_pods_concerns_only_those_that_ask_and_holds_up_none_in_doubt() {
+    let policies = policies();
+    let is_it = |policy: &&Value| policy["metadata"]["name"] == END_SIGNAL_POLICY;
+    let spec = &policies.iter().find(is_it).expect("the policy")["spec"];
+    assert_eq!(spec["failurePolicy"], "Ignore");
+    let asks = format!(
+        "has(object.metadata.annotations) && '{}' in object.metadata.annotations",
+        node::END_SIGNAL
+    );
+    assert_eq!(spec["matchConditions"], json!([{"name": "asks", "expression": asks}]));
+    let rules = &spec["matchConstraints"]["resourceRules"];
+    assert_eq!(rules[0]["resources"], json!(["pods"]), "no status, which kubelets write");
+    let binding = named("ValidatingAdmissionPolicyBinding", END_SIGNAL_POLICY);
+    let expected = json!({"policyName": END_SIGNAL_POLICY, "validationActions": ["Deny"]});
+    assert_eq!(binding["spec"], expected);
+}
+
 #[test]
 fn every_policy_binds_the_account_and_refuses_when_in_doubt() {
-    let policies = policies();
-    assert_eq!(policies.len(), 7);
-    for policy in policies {
+    let is_of_pods = |policy: &Value| policy["metadata"]["name"] == END_SIGNAL_POLICY;
+    let (of_pods, of_agents): (Vec<_>, Vec<_>) = policies().into_iter().partition(is_of_pods);
+    assert_eq!((of_pods.len(), of_agents.len()), (1, 7));
+    for policy in of_agents {
         let name = &policy["metadata"]["name"];
         let spec = &policy["spec"];
         assert_eq!(spec["failurePolicy"], "Fail", "{name}");
@@ -238,7 +260,8 @@ fn the_policies_know_the_names_that_the_agent_writes() {
     assert!(node_policy.contains(&format!("['{}', '{}']", node::STATE, node::READINESS)));
     assert!(node_policy.contains(&format!("taint.key == '{}'", node::SHUTTING_DOWN_TAINT)));
     let pod_policy = text("epilogue-agent-pod-status");
-    assert!(pod_policy.contains(&format!("['{}']", node::TERMINATED_AT)));
+    let ours = format!("['{}', '{}']", node::TERMINATED_AT, node::ENDS_AT);
+    assert!(pod_policy.contains(&ours));
     let words = [
         pod_condition::DISRUPTION_TARGET,
         pod_condition::READY,

@@ -5,6 +5,7 @@ mod allowed;
 mod call;
 mod check;
 mod controller;
+mod end_signal;
 mod gang_scheduling;
 mod observers;
 mod others;

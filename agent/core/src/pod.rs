@@ -144,6 +144,10 @@ pub struct Details {
     pub container_ids: Vec<(String, String)>,
     /// The condition `epilogue.dev/OOMKilled`: its status and its reason.
     pub oom_killed: Option<(bool, String)>,
+    /// Annotation `epilogue.dev/end-signal`, as it stands there.
+    pub end_signal: Option<String>,
+    /// Annotation `kubectl.kubernetes.io/default-container`.
+    pub default_container: Option<String>,
     /// Names of the containers and init containers whose status has the reason `OOMKilled`. It is
     /// in `state.terminated`, or in `lastState.terminated` of a restarted container.
     pub oom_reported: Vec<String>,

@@ -55,8 +55,9 @@ pub struct RunArgs {
           default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     logind: bool,
     /// Who is asked for notice of the machine's end, ahead of logind's signal: off, some of file
-    /// (/run/epilogue/notice), scheduled (as by `shutdown -r +10`), aws, gce and azure, with commas
-    /// between; or auto: the first two, and the cloud that the machine is of.
+    /// (/run/epilogue/notice), scheduled (as by `shutdown -r +10`), node (taints and conditions by
+    /// which other programs say so), aws, gce and azure, with commas between; or auto: the first
+    /// three, and the cloud that the machine is of.
     #[arg(long, value_name = "SOURCES", default_value = "auto")]
     notices: Choice,
     /// Raise logind's delay to what the pods need, by a drop-in below /etc/systemd/logind.conf.d.

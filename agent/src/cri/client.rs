@@ -11,6 +11,7 @@ use http::uri::PathAndQuery;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use tonic::client::Grpc;
+use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
@@ -172,7 +173,11 @@ impl Client {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
             let path = PathAndQuery::from_static(C::PATH);
             let codec = ProstCodec::<C, C::Answer>::default();
-            grpc.unary(Request::new(request), path, codec).await
+            let mut request = Request::new(request);
+            if let Some((name, value)) = C::HEADER {
+                request.metadata_mut().insert(name, MetadataValue::from_static(value));
+            }
+            grpc.unary(request, path, codec).await
         };
         match timeout_at(end, answer).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),

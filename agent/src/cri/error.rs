@@ -44,6 +44,9 @@ pub enum CriError {
         /// The path below the host's files.
         named: PathBuf,
     },
+    /// The runtime has no call that sends a signal.
+    #[error("the container runtime sends no signals to containers; containerd does")]
+    NoSignals,
     /// No answer came in time: the call may or may not be carried out.
     #[error("the container runtime did not answer {call} within {within:?}")]
     NoAnswer {
@@ -81,9 +84,10 @@ impl CriError {
     /// The failure in the core's terms.
     pub fn failure(&self) -> Failure {
         let kind = match self {
-            Self::NoSocket { .. } | Self::Ambiguous { .. } | Self::NotThere { .. } => {
-                FailureKind::Other
-            }
+            Self::NoSocket { .. }
+            | Self::Ambiguous { .. }
+            | Self::NotThere { .. }
+            | Self::NoSignals => FailureKind::Other,
             Self::NoAnswer { .. } => FailureKind::Unknown,
             Self::Refused { status, .. } => kind(status.code()),
         };

@@ -5,6 +5,7 @@ pub mod client;
 pub mod endpoint;
 pub mod error;
 mod probe;
+pub mod signal;
 mod state;
 pub mod stats;
 mod stop;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use agent_core::protocol::action::PodRef;
 use agent_core::protocol::event::ActionResult;
+use epilogue_common::end_signal::Signal;
 use futures::future::join_all;
 use parking_lot::Mutex;
 
@@ -71,6 +73,12 @@ impl Runtime {
     pub async fn stop_pod(&self, pod: &PodRef, wanted: Stop<'_>) -> ActionResult {
         let state = async { stop::stop(&self.client().await?, &pod.uid, wanted).await };
         ActionResult::Runtime(state.await.map_err(|error: CriError| error.failure()))
+    }
+
+    /// Carries out `Action::SignalContainer`.
+    pub async fn signal_container(&self, container: &str, signal: Signal) -> ActionResult {
+        let sent = async { signal::send(&self.client().await?, container, signal).await };
+        ActionResult::Done(sent.await.map_err(|error: CriError| error.failure()))
     }
 
     /// Takes the endpoint that the kubelet names: from now on, no other runtime is asked. It stays

@@ -33,6 +33,8 @@ pub trait Call: prost::Message + 'static {
     const NAME: &'static str;
     /// The call's full name, as gRPC needs it.
     const PATH: &'static str;
+    /// A header that the call needs.
+    const HEADER: Option<(&'static str, &'static str)> = None;
 }
 
 /// Names calls: service, call, request, answer.

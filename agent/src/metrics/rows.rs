@@ -119,6 +119,12 @@ pub(super) const OF_PODS: &[Row] = rows! {
     ("stuck_pods_failed_total",
         "Deleted pods that the agent failed because no kubelet reported them.",
         |s| s.stuck.failed)
+    ("end_signals_total",
+        "Signals to pods ahead of their end, as epilogue.dev/end-signal asks, by result.",
+        ["result"], |s, v| {
+            v.of(["sent"], s.end_signals.sent);
+            v.of(["failed"], s.end_signals.failed);
+        })
     ("would_have_total",
         "Pods that the agent, where it only observes, would have acted on, by action.",
         ["action"], |s, v| {

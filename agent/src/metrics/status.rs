@@ -65,7 +65,8 @@ impl Collector for StatusCollector {
 mod tests {
     use super::*;
     use agent_core::agent::{
-        Enforcement, EvictionCount, LeftReason, OomTally, ShutdownStatus, SignalStatus, Tries,
+        EndSignalTally, Enforcement, EvictionCount, LeftReason, OomTally, ShutdownStatus,
+        SignalStatus, Tries,
     };
     use agent_core::pressure::observe::Observation;
     use agent_core::pressure::signal::Signal;
@@ -115,6 +116,7 @@ mod tests {
             status.reverted.insert(Purpose::Fail, 2);
             status.stuck.pods.insert(Hang::NoContainer, 5);
             status.stuck.failed = 4;
+            status.end_signals = EndSignalTally { sent: 6, failed: 1 };
             status.shutdown = Some(shutdown_that_left(LeftReason::NoController, 2));
         });
         for _ in 0..2 {
@@ -130,6 +132,8 @@ mod tests {
                 r#"epilogue_agent_stuck_pods{reason="no-container"} 5"#,
                 r#"epilogue_agent_stuck_pods{reason="runs"} 0"#,
                 "epilogue_agent_stuck_pods_failed_total 4",
+                r#"epilogue_agent_end_signals_total{result="sent"} 6"#,
+                r#"epilogue_agent_end_signals_total{result="failed"} 1"#,
                 r#"epilogue_agent_shutdown_left_pods{reason="NoController"} 2"#,
                 r#"epilogue_agent_shutdown_left_pods{reason="NotTerminated"} 0"#,
                 r#"epilogue_agent_status_patches_total{purpose="mark",result="acknowledged"} 7"#,

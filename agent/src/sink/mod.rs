@@ -68,9 +68,10 @@ impl Sinks for AllSinks {
                 Action::MeasurePods { of, pods } => {
                     ActionResult::Figures(sinks.measure.pods(of, pods).await)
                 }
-                Action::StopPod { .. } | Action::InspectPod(_) | Action::ListRuntimePods => {
-                    runtime(sinks.runtime, action).await
-                }
+                Action::StopPod { .. }
+                | Action::InspectPod(_)
+                | Action::SignalContainer { .. }
+                | Action::ListRuntimePods => runtime(sinks.runtime, action).await,
                 Action::EmitEvent(notice) => {
                     let now = sinks.clock.now().wall;
                     ActionResult::Done(sinks.notices.emit(&notice, now).await)
@@ -90,6 +91,9 @@ async fn runtime(runtime: Option<Runtime>, action: Action) -> ActionResult {
             runtime.stop_pod(&pod, wanted).await
         }
         (Some(runtime), Action::ListRuntimePods) => runtime.list_pods().await,
+        (Some(runtime), Action::SignalContainer { container, signal, .. }) => {
+            runtime.signal_container(&container, signal.signal).await
+        }
         _ => {
             let words = "no container runtime may be used";
             ActionResult::Runtime(Err(Failure::new(FailureKind::Other, words)))

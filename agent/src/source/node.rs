@@ -2,9 +2,11 @@
 
 use std::pin::pin;
 
-use agent_core::protocol::event::{Event, NodeCondition, NodeView, VolumesInUse};
-use epilogue_common::names::node::SHUTTING_DOWN_TAINT;
-use epilogue_common::names::node_condition::{OURS, SHARED, is_ours};
+use agent_core::protocol::event::{EndSign, Event, NodeCondition, NodeView, VolumesInUse};
+use epilogue_common::names::node::{ENDS_SOON_TAINTS, SHUTTING_DOWN_TAINT};
+use epilogue_common::names::node_condition::{
+    ENDS_SOON, MAINTENANCE_PLANNED, OURS, SHARED, is_ours,
+};
 use epilogue_runtime::watch::WatchEvent;
 use futures::StreamExt as _;
 use kube::Client;
@@ -55,6 +57,7 @@ struct Spec {
 #[serde(default)]
 struct Taint {
     key: String,
+    effect: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -112,9 +115,29 @@ impl WireNode {
                     is_ours: is_ours(&condition.kind, condition.message.as_deref().unwrap_or("")),
                 })
                 .collect(),
+            end_sign: end_sign(&taints, &conditions),
             volumes_in_use: VolumesInUse::of(self.status.volumes_in_use.unwrap_or_default()),
         }
     }
+}
+
+/// By what another program says that the node is about to end: of several, by a taint, as that
+/// keeps new pods away.
+fn end_sign(taints: &[Taint], conditions: &[Condition]) -> Option<EndSign> {
+    let says = |taint: &&Taint| ENDS_SOON_TAINTS.contains(&taint.key.as_str());
+    if let Some(Taint { key, effect }) = taints.iter().find(says) {
+        let keeps_pods_away = ["NoSchedule", "NoExecute"].contains(&effect.as_str());
+        return Some(EndSign { name: key.clone(), needs_taint: !keeps_pods_away });
+    }
+    let says = |condition: &&Condition| {
+        let Condition { kind, status, message } = condition;
+        let is_own = is_ours(kind, message.as_deref().unwrap_or(""));
+        status == "True" && ENDS_SOON.contains(&kind.as_str()) && !is_own
+    };
+    // A maintenance that is only planned may be days away.
+    let latest = conditions.iter().filter(says).max_by_key(|it| it.kind != MAINTENANCE_PLANNED)?;
+    let needs_taint = latest.kind != MAINTENANCE_PLANNED;
+    Some(EndSign { name: latest.kind.clone(), needs_taint })
 }
 
 /// Reports the node's object. Only what the agent reads of it counts as a change: a kubelet writes
@@ -216,6 +239,44 @@ mod tests {
     }
 
     #[test]
+    fn others_say_by_taints_and_conditions_that_the_node_is_about_to_end() {
+        let sign = |taints: &[(&str, &str)], conditions: &[(&str, &str, &str)]| {
+            let taints = taints.iter().map(|(key, effect)| json!({"key": key, "effect": effect}));
+            let conditions = conditions.iter().map(|(kind, status, message)| {
+                json!({"type": kind, "status": status, "message": message})
+            });
+            let node = view(json!({
+                "spec": {"taints": taints.collect::<Vec<_>>()},
+                "status": {"conditions": conditions.collect::<Vec<_>>()},
+            }));
+            node.end_sign.map(|sign| (sign.name, sign.needs_taint))
+        };
+        for key in ENDS_SOON_TAINTS {
+            let named = |needs_taint| Some((key.to_owned(), needs_taint));
+            let draining = ("DrainInProgress", "True", "");
+            assert_eq!(
+                sign(&[("a", "NoSchedule"), (key, "NoSchedule")], &[draining]),
+                named(false)
+            );
+            assert_eq!(sign(&[(key, "PreferNoSchedule")], &[]), named(true));
+        }
+        let planned = ("MaintenancePlanned", "True", "kured: on Monday");
+        let ours = ("MaintenancePlanned", "True", "epilogue-agent: aws has given notice");
+        let named = |name: &str, needs_taint| Some((name.to_owned(), needs_taint));
+        assert_eq!(sign(&[], &[planned]), named("MaintenancePlanned", false));
+        for kind in ["MaintenanceInProgress", "DrainInProgress", "Drained"] {
+            assert_eq!(sign(&[], &[(kind, "True", ""), planned]), named(kind, true));
+            assert_eq!(sign(&[], &[(kind, "False", ""), (kind, "Unknown", "")]), None);
+        }
+        let kubelet = ("GracefulNodeShutdownInProgress", "True", "");
+        assert_eq!(sign(&[("node.kubernetes.io/unschedulable", "NoSchedule")], &[ours]), None);
+        assert_eq!(
+            sign(&[("DeletionCandidateOfClusterAutoscaler", "NoSchedule")], &[kubelet]),
+            None
+        );
+    }
+
+    #[test]
     fn the_volumes_in_use_are_read_and_bounded() {
         let read = |names: Value| view(json!({"status": {"volumesInUse": names}})).volumes_in_use;
         for none in [json!(null), json!([])] {
@@ -231,7 +292,10 @@ mod tests {
     /// The agent finds on its node what a former version of it has written.
     #[test]
     fn what_each_former_version_has_written_on_the_node_is_read() {
-        for golden in [include_str!("../../../common/golden/agent-1.json")] {
+        for golden in [
+            include_str!("../../../common/golden/agent-1.json"),
+            include_str!("../../../common/golden/agent-2.json"),
+        ] {
             let golden: Value = serde_json::from_str(golden).expect("must be JSON");
             let read = |name: &str| view(golden[name].clone());
             for name in ["node: idle", "node: shutting down", "node: drained"] {

@@ -50,6 +50,10 @@ struct Metadata {
 struct Annotations {
     #[serde(rename = "kubernetes.io/config.mirror")]
     mirror: Option<String>,
+    #[serde(rename = "epilogue.dev/end-signal")]
+    end_signal: Option<String>,
+    #[serde(rename = "kubectl.kubernetes.io/default-container")]
+    default_container: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -177,7 +181,8 @@ impl WirePod {
     pub(crate) fn view(self) -> PodView {
         let Self { metadata, spec, status } = self;
         let owner = owner(metadata.owner_references.as_deref().unwrap_or_default());
-        let mirror = metadata.annotations.is_some_and(|annotations| annotations.mirror.is_some());
+        let annotations = metadata.annotations.unwrap_or_default();
+        let mirror = annotations.mirror.is_some();
         let mut statuses = status.container_statuses.unwrap_or_default();
         let running_since = statuses.iter().filter_map(ContainerStatus::running_since).max();
         statuses.extend(status.init_container_statuses.unwrap_or_default());
@@ -186,6 +191,8 @@ impl WirePod {
         let details = Details {
             deleted_at: time(metadata.deletion_timestamp.as_deref()),
             oom_killed: oom_killed(&conditions),
+            end_signal: annotations.end_signal.map(|text| text.chars().take(64).collect()),
+            default_container: annotations.default_container.filter(|it| it.len() <= 63),
             ..details(metadata.finalizers.as_deref(), &spec, &statuses)
         };
         let containers = spec.containers.unwrap_or_default();
@@ -656,6 +663,8 @@ mod tests {
     fn what_pressure_and_hanging_pods_are_judged_by_is_read() {
         let pod = view(json!({
             "metadata": {"uid": "u", "deletionTimestamp": "2026-11-21T14:00:30Z",
+                "annotations": {"epilogue.dev/end-signal": "USR1@90s",
+                    "kubectl.kubernetes.io/default-container": "main"},
                 "finalizers": ["example.com/a", "batch.kubernetes.io/job-tracking"]},
             "spec": {
                 "resources": {"requests": {"memory": "3Gi", "cpu": "1"}},
@@ -705,6 +714,8 @@ mod tests {
             attachable_volumes: 1,
             memory_volumes: false,
             restarted: true,
+            end_signal: Some("USR1@90s".into()),
+            default_container: Some("main".into()),
             container_ids: vec![id("main", "abc"), id("init", "def")],
             oom_killed: Some((true, "ContainerLimit".into())),
             oom_reported: Vec::new(),

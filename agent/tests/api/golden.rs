@@ -18,7 +18,10 @@ use crate::server::Answer;
 type Bodies = BTreeMap<String, Value>;
 
 /// What each version of the agent writes, the newest last.
-const OURS: &[&str] = &[include_str!("../../../common/golden/agent-1.json")];
+const OURS: &[&str] = &[
+    include_str!("../../../common/golden/agent-1.json"),
+    include_str!("../../../common/golden/agent-2.json"),
+];
 /// What each version of the controller writes.
 const CONTROLLER: &[&str] = &[include_str!("../../../common/golden/controller-1.json")];
 
@@ -116,6 +119,7 @@ async fn sent_to_the_node() -> Bodies {
 /// What this version sends to a pod.
 async fn sent_to_the_pod() -> Bodies {
     let pod = read(&json!({})).await;
+    let ends_at = "2026-11-21T14:05:36.5Z".parse().expect("must be a time");
     let killed = OomKilled {
         reason: "ContainerLimit",
         message: "main was killed at its limit",
@@ -123,7 +127,7 @@ async fn sent_to_the_pod() -> Bodies {
         disruption: None,
     };
     let bodies = [
-        ("pod: marked", patches::mark(&pod, at())),
+        ("pod: marked", patches::announced(&pod, at(), ends_at)),
         ("pod: lost", patches::lost(&pod, at())),
         ("pod: marked for pressure", patches::pressed(&pod, at(), PRESSURE)),
         ("pod: mark removed", patches::clear(&pod, at())),

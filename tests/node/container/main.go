@@ -8,6 +8,10 @@
 //	container parent CODE SECONDS COMMAND...
 //	                                   starts a child with COMMAND; leaves with CODE SECONDS after
 //	                                   the child's end
+//	container trainer INTERVAL STEP ANNOUNCED
+//	                                   takes steps of STEP milliseconds and saves every INTERVAL
+//	                                   of them, and each one after SIGUSR1; leaves with 143 at
+//	                                   SIGTERM, and says how far it was (trainer.go)
 //	container hog MEGABYTES PACE...    takes memory and keeps touching it
 //	container fill DIRECTORY MEGABYTES PACE...
 //	                                   writes a file and keeps it
@@ -42,6 +46,7 @@ func main() {
 		"stubborn": func([]string) error { return stubborn() },
 		"exits":    exits,
 		"parent":   parent,
+		"trainer":  func(a []string) error { return trainer(number(a, 0), number(a, 1), a[2]) },
 		"hog":      func(a []string) error { return hog(number(a, 0), paceOf(a, 1)) },
 		"fill":     func(a []string) error { return fill(a[0], number(a, 1), paceOf(a, 2)) },
 		"fork":     func(a []string) error { return fork(number(a, 0), paceOf(a, 1)) },

@@ -80,6 +80,21 @@ impl TestPod {
         self
     }
 
+    /// Adds an annotation.
+    #[must_use]
+    pub fn annotation(mut self, key: &str, value: &str) -> Self {
+        self.0["metadata"]["annotations"][key] = json!(value);
+        self
+    }
+
+    /// Mounts one of its volumes.
+    #[must_use]
+    pub fn mount(mut self, volume: &str, path: &str) -> Self {
+        self.0["spec"]["containers"][0]["volumeMounts"] =
+            json!([{"name": volume, "mountPath": path}]);
+        self
+    }
+
     /// The object.
     pub fn build(&self) -> Pod {
         serde_json::from_value(self.0.clone()).expect("a pod of ours must be one of the API's")

@@ -221,10 +221,12 @@ async fn shutdown(world: &World) {
 /// A cancelled shutdown takes DisruptionTarget back. ([AP17])
 async fn cancel(world: &World) {
     let pod = world.running("cancelled").await;
-    let mark = patches::mark(&view(&pod), now());
+    let mark = patches::announced(&view(&pod), now(), now());
     let marked = goes(world, "mark", Call::patch(status_path(&pod), mark)).await;
+    assert!(marked["metadata"]["annotations"]["epilogue.dev/ends-at"].is_string(), "{marked}");
     let clear = patches::clear(&view(&marked), now());
     let cleared = goes(world, "clear", Call::patch(status_path(&pod), clear)).await;
+    assert!(cleared["metadata"]["annotations"]["epilogue.dev/ends-at"].is_null(), "{cleared}");
     let conditions = cleared["status"]["conditions"].as_array().expect("conditions");
     let is_disruption = |each: &&Value| each["type"] == "DisruptionTarget";
     let disruption = conditions.iter().find(is_disruption).expect("the condition");

@@ -106,6 +106,13 @@ fn marked_with(pod: &Value, status: &Value) -> Call {
     Call::patch(format!("{}/status", pod_path(pod)), body)
 }
 
+/// A mark with this announced end.
+fn marked_at(pod: &Value, ends_at: &str) -> Call {
+    let mut body = patches::mark(&view(pod), Timestamp::now());
+    body["metadata"]["annotations"] = json!({"epilogue.dev/ends-at": ends_at});
+    Call::patch(format!("{}/status", pod_path(pod)), body)
+}
+
 #[tokio::test]
 async fn whatever_is_not_of_its_own_node_is_refused() {
     for token in [Token::OfPod, Token::OfNode] {
@@ -283,6 +290,12 @@ async fn what_else_a_status_patch_reaches_stays() {
             "change theirs",
         ),
         invalid("no annotations", metadata(json!({"annotations": null})), "change theirs"),
+        invalid(
+            "an announced end without its cause",
+            metadata(json!({"annotations": {"epilogue.dev/ends-at": "2026-12-01T08:00:00Z"}})),
+            "on a pod whose DisruptionTarget is True",
+        ),
+        invalid("an announced end in other words", marked_at(&pod, "soon"), "is a time such as"),
     ];
     all_are_refused(&world, refusals).await;
     // The API itself keeps spec and owners out of a status patch: it accepts the patch, and they

@@ -53,6 +53,7 @@ impl Agent {
                 }
             }
             Task::EmitEvent => {}
+            Task::EndSignal(uid) => self.end_signals.settle(&uid, &done(result), facts, out),
             Task::ListRuntimePods => {
                 let result = content!(result, RuntimePods);
                 if let Some(shutdown) = &mut self.shutdowns.current {

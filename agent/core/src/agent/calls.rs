@@ -61,6 +61,8 @@ pub(super) enum Task {
     Measure,
     MeasurePods(Resource),
     EmitEvent,
+    /// Signals the pod's main process.
+    EndSignal(PodUid),
     Pod(Part, Verb, PodUid),
 }
 
@@ -78,6 +80,7 @@ impl Task {
             | Self::ReleaseLock
             | Self::RaiseDelay
             | Self::Journal
+            | Self::EndSignal(_)
             | Self::ListRuntimePods
             | Self::Measure
             | Self::MeasurePods(_) => false,

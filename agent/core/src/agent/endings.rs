@@ -214,18 +214,27 @@ impl Endings {
         due.min_by_key(|ending| (ending.at <= now, ending.at))
     }
 
-    /// Who has given notice of an end that is to come: of several, the earliest one's.
-    pub(super) fn notice(&self) -> Option<Source> {
-        let notices = self.known.values().flatten().filter(|it| it.source.gives_notice());
-        notices.min_by_key(|ending| ending.at).map(|ending| ending.source)
+    /// The earliest end that is certain, and for which no shutdown has begun.
+    pub(super) fn earliest_planned(&self) -> Option<&KnownEnding> {
+        let planned = self.known.values().flatten().filter(|it| it.stage == Stage::Planned);
+        planned.min_by_key(|ending| ending.at)
     }
 
-    /// Whether new pods stay away from the node, as notice was given of an end that is near.
+    /// Who has given notice of an end that is to come: of several, the earliest certain one's.
+    pub(super) fn notice(&self) -> Option<Source> {
+        let notices = self.known.values().flatten().filter(|it| it.source.gives_notice());
+        let first = |it: &&KnownEnding| (it.stage == Stage::Uncertain, it.at);
+        notices.min_by_key(first).map(|ending| ending.source)
+    }
+
+    /// Whether the agent keeps new pods away from the node, as notice was given of an end that is
+    /// near. What another program says on the Node object is for its writer to carry out.
     pub(super) fn keeps_pods_away(&self, clock: &Clock) -> bool {
         let is_near = |it: &KnownEnding| {
             it.stage == Stage::Uncertain || clock.reached(it.at.saturating_sub(NEAR))
         };
-        let notices = self.known.values().flatten().filter(|it| it.source.gives_notice());
+        let asked = |it: &&KnownEnding| it.source.gives_notice() && it.source != Source::Node;
+        let notices = self.known.values().flatten().filter(asked);
         notices.map(is_near).fold(false, |any, near| any | near)
     }
 
@@ -251,6 +260,10 @@ pub(super) fn report(news: &Notice, facts: &Facts, out: &mut Out) {
     let left = ending.at.saturating_sub(facts.clock.monotonic()).as_secs();
     let source = ending.source;
     let text = match ending.stage {
+        _ if source == Source::Node => format!(
+            "The Node object says{kind} that the machine may end: whoever wrote that ends the \
+             pods, unless other notice or logind's signal comes."
+        ),
         Stage::Uncertain => format!(
             "{source} {verb} that the machine may end{kind}: the node gets no new pods meanwhile."
         ),

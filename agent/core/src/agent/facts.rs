@@ -168,6 +168,14 @@ impl Facts {
         self.settings.own_pod.as_ref() == Some(uid)
     }
 
+    /// Whether new pods stay away from the node, as notice was given of an end that is near.
+    pub(super) fn keeps_pods_away(&self) -> bool {
+        let sign = self.node.as_ref().and_then(|view| view.end_sign.as_ref());
+        let needs_taint = sign.is_some_and(|sign| sign.needs_taint);
+        self.endings.keeps_pods_away(&self.clock)
+            || needs_taint && self.endings.of(Source::Node).is_some()
+    }
+
     /// Whether the node has our taint.
     pub(super) fn is_tainted(&self) -> bool {
         self.node.as_ref().is_some_and(|view| view.tainted)

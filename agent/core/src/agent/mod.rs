@@ -26,6 +26,7 @@ mod answers;
 mod calls;
 mod delay_lock;
 mod disruptions;
+mod end_signals;
 mod endings;
 mod eviction;
 mod facts;
@@ -51,6 +52,7 @@ mod writer;
 
 use std::time::Duration;
 
+pub use end_signals::EndSignalTally;
 pub use mode::{ARMED_LASTS, Allowed, Detected, Kubelet, Silence, detect, kubelet};
 pub use notices::REASONS;
 pub use settings::{Enforcement, Features, Settings};
@@ -61,8 +63,8 @@ pub use status::{
 
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::{Action, ActionId};
-use crate::protocol::ending::Source;
-use crate::protocol::event::{Event, LogindState, Now};
+use crate::protocol::ending::{Ending, Source};
+use crate::protocol::event::{EndSign, Event, LogindState, Now};
 use crate::protocol::journal::Record;
 use crate::shutdown::Mode;
 use crate::shutdown::budget::GRANTED_DEFAULT;
@@ -70,6 +72,7 @@ use crate::shutdown::budget::GRANTED_DEFAULT;
 use abandoned::Abandoned;
 use delay_lock::DelayLock;
 use disruptions::Disruptions;
+use end_signals::EndSignals;
 use eviction::Evictions;
 use facts::{Facts, News};
 use node::NodeWrites;
@@ -106,6 +109,7 @@ pub struct Agent {
     node: NodeWrites,
     node_conditions: NodeConditions,
     shutdowns: Shutdowns,
+    end_signals: EndSignals,
     disruptions: Disruptions,
     oom: Oom,
     evictions: Evictions,
@@ -132,6 +136,7 @@ impl Agent {
             node: NodeWrites::default(),
             node_conditions: NodeConditions::default(),
             shutdowns: Shutdowns::new(journaled, now.monotonic),
+            end_signals: EndSignals::default(),
             disruptions,
             oom: Oom::default(),
             evictions,
@@ -196,7 +201,7 @@ impl Agent {
         self.follow();
         self.followed = 0;
         let Self { facts, news, out, policies, lock, node, shutdowns, disruptions, .. } = self;
-        let Self { oom, evictions, stuck, abandoned, .. } = self;
+        let Self { end_signals, oom, evictions, stuck, abandoned, .. } = self;
         let now = facts.clock.monotonic();
         let news = std::mem::take(news);
 
@@ -208,6 +213,7 @@ impl Agent {
         }
         lock.keep(facts, out);
         node.send(facts, out);
+        end_signals.advance(shutdowns, disruptions, facts, out);
 
         if let Some(shutdown) = &mut shutdowns.current {
             shutdown.advance(facts, out, &mut Others { node, lock, disruptions });
@@ -253,6 +259,7 @@ impl Agent {
         status.journal_open = out.journal.is_open();
         status.boot_recovery_pending = disruptions.recoveries();
         status.mark_removals_pending = disruptions.removals();
+        status.end_signals = self.end_signals.tally();
         status.oom = self.oom.status();
         status.stuck = self.stuck.status();
         status.may_exit = may_exit;
@@ -297,7 +304,9 @@ impl Agent {
             Event::PodGone(uid) => self.see_pod_gone(uid),
             Event::NodeObserved(view) => {
                 self.node.compare(&view);
+                let ending = view.end_sign.as_ref().map(EndSign::ending);
                 facts.node = Some(view);
+                self.see_notice(Source::Node, ending);
             }
             Event::LogindSeen(state) => self.see_logind(state),
             Event::LogindLost(why) => {
@@ -358,16 +367,23 @@ impl Agent {
         let listed = seen.lock_listed;
         let now = facts.clock.monotonic();
         facts.endings.read_logind(seen.preparing, seen.delay, restarted, now);
-        if facts.settings.notices.contains(&Source::Scheduled) {
-            let ending = seen.scheduled_ending(facts.clock.now().wall);
-            if let Some(news) = facts.endings.say(Source::Scheduled, ending, now) {
-                endings::report(&news, facts, out);
-            }
-        }
+        let scheduled = seen.scheduled_ending(facts.clock.now().wall);
         let logind = &mut facts.logind;
         logind.connected = true;
         logind.state = Some(seen);
         self.lock.was_listed(listed, facts, out);
+        self.see_notice(Source::Scheduled, scheduled);
+    }
+
+    /// Takes what was read of a source that the agent itself does not ask.
+    fn see_notice(&mut self, source: Source, ending: Option<Ending>) {
+        let Self { facts, out, .. } = self;
+        let now = facts.clock.monotonic();
+        if facts.settings.notices.contains(&source)
+            && let Some(news) = facts.endings.say(source, ending, now)
+        {
+            endings::report(&news, facts, out);
+        }
     }
 
     fn stop_requested(&mut self) {

@@ -149,7 +149,7 @@ impl NodeWrites {
     /// given of an end that is near. Values of an earlier boot or a crash are stale. ([AP20])
     fn tidy(&mut self, facts: &Facts) {
         let Some(view) = &facts.node else { return };
-        let keeps_pods_away = facts.endings.keeps_pods_away(&facts.clock);
+        let keeps_pods_away = facts.keeps_pods_away();
         if view.announced.as_deref() != Some("idle") {
             self.announce(&Announcement::Idle);
         }

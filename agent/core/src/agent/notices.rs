@@ -28,6 +28,10 @@ reasons! {
     END_ANNOUNCED = "NodeEndAnnounced",
         "A source gives notice that the machine ends, or may end: which, and when.";
     END_WITHDRAWN = "NodeEndWithdrawn", "A source announces no end of the machine any more.";
+    END_SIGNAL_SENT = "EndSignalSent",
+        "The agent sent the pod the signal that it asks for ahead of its end.";
+    END_SIGNAL_FAILED = "EndSignalFailed",
+        "The pod gets no signal ahead of its end, though it asks for one; why.";
     DELAY_TOO_SHORT = "NodeShutdownDelayTooShort",
         "logind grants less time than the priority groups and their reports need.";
     NOT_READY = "NodeShutdownNotReady",

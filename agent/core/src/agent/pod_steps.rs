@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use epilogue_common::outcome::{Failure, Outcome};
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::calls::{Answer, Part, Task, Verb};
@@ -166,13 +167,19 @@ impl PodTermination {
         }
     }
 
-    /// Sets DisruptionTarget.
-    pub(super) fn send_mark(&mut self, pod: &PodView, why: Why<'_>, out: &mut Out) {
-        let message = match why {
-            Why::Eviction(message) => message,
-            _ => patches::SHUTDOWN_MESSAGE,
+    /// Sets DisruptionTarget, and announces the end that is known.
+    pub(super) fn send_mark(
+        &mut self,
+        pod: &PodView,
+        why: Why<'_>,
+        ends_at: Option<Timestamp>,
+        out: &mut Out,
+    ) {
+        let body = match (why, ends_at) {
+            (Why::Eviction(message), _) => patches::pressed(pod, self.mark.at, message),
+            (_, Some(ends_at)) => patches::announced(pod, self.mark.at, ends_at),
+            _ => patches::mark(pod, self.mark.at),
         };
-        let body = patches::pressed(pod, self.mark.at, message);
         self.mark.write.sent();
         out.calls.patch(why.part(), Purpose::Mark, &self.pod, body);
     }

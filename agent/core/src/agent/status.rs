@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::end_signals::EndSignalTally;
 use super::settings::Enforcement;
 use crate::pod::PodUid;
 use crate::pressure::observe::Observation;
@@ -64,6 +65,8 @@ pub struct Status {
     pub pressure: PressureStatus,
     /// OOM kills.
     pub oom: OomStatus,
+    /// Signals to pods ahead of their end.
+    pub end_signals: EndSignalTally,
     /// How often an agent that enforces would have acted, where this one observes.
     pub would_have: BTreeMap<WouldHave, u64>,
     /// After `StopRequested`: whether no open work remains.

@@ -4,6 +4,7 @@ mod abandoned;
 mod cancels;
 mod chaos;
 mod driver;
+mod early_words;
 mod evictions;
 mod faults;
 mod found;

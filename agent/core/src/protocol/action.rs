@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use epilogue_common::end_signal::EndSignal;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
@@ -86,6 +87,15 @@ pub enum Action {
         /// How long to wait for each of the runtime's answers beyond the grace. The runtime kills
         /// only while a caller waits. (`termination/stop_timeout.rs`)
         stop_timeout: Duration,
+    },
+    /// Sends a signal to the main process of a container, through the runtime. → `Done`.
+    SignalContainer {
+        /// The pod that asks for it.
+        pod: PodRef,
+        /// The runtime's id of the container.
+        container: String,
+        /// What it asks for.
+        signal: EndSignal,
     },
     /// Reads the runtime's state of the pod. → `Runtime`.
     InspectPod(PodRef),

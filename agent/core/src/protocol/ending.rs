@@ -28,6 +28,8 @@ pub enum Source {
     Gce,
     /// The scheduled events of Azure.
     Azure,
+    /// Another program's taint or condition on the Node object.
+    Node,
 }
 
 impl Source {
@@ -41,6 +43,7 @@ impl Source {
             Self::Aws => "aws",
             Self::Gce => "gce",
             Self::Azure => "azure",
+            Self::Node => "node",
         }
     }
 

@@ -89,6 +89,8 @@ pub struct NodeView {
     pub kubelet_pressure: Vec<String>,
     /// The conditions that the agent may write.
     pub conditions: Vec<NodeCondition>,
+    /// By what another program says that the node is about to end.
+    pub end_sign: Option<EndSign>,
     /// `status.volumesInUse`.
     pub volumes_in_use: VolumesInUse,
 }
@@ -102,6 +104,23 @@ impl NodeView {
     /// Whether the condition of this type is True.
     pub fn shows(&self, kind: &str) -> bool {
         self.condition(kind).is_some_and(|condition| condition.is_true)
+    }
+}
+
+/// A taint or condition by which another program says that the node is about to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndSign {
+    /// The taint's key, or the condition's type.
+    pub name: String,
+    /// Whether the node should get no new pods meanwhile, and its writer has not seen to it.
+    pub needs_taint: bool,
+}
+
+impl EndSign {
+    /// What it says: who wrote it ends the pods, and may call it off.
+    pub fn ending(&self) -> Ending {
+        let kind = Some(ShutdownKind::Other(self.name.clone()));
+        Ending { within: None, kind, certain: false }
     }
 }
 
@@ -228,6 +247,7 @@ impl ActionResult {
             | Action::DeletePod { .. }
             | Action::SetNodeCondition { .. }
             | Action::EmitEvent(_)
+            | Action::SignalContainer { .. }
             | Action::Log(_) => |failure| Self::Done(Err(failure)),
         }
     }

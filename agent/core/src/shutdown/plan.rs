@@ -1,6 +1,7 @@
 //! Plans the kills: each priority group's share of the remaining time, and each pod's grace within
 //! that share. ([SD13], [SD14], [AP12])
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -77,6 +78,21 @@ impl TerminationPlan {
             return Self { fit: Fit::Together, stages: together(occupied, left) };
         }
         Self { fit: Fit::Scaled, stages: staged(occupied, share) }
+    }
+}
+
+impl TerminationPlan {
+    /// By when the containers of each pod end at the latest, if the first stage begins `from`.
+    pub fn ends(self, from: Duration) -> BTreeMap<PodUid, Duration> {
+        let mut ends = BTreeMap::new();
+        let mut begins = from;
+        for stage in self.stages {
+            for Stop { uid, grace_seconds } in stage.stops {
+                ends.insert(uid, begins.saturating_add(Duration::from_secs(grace_seconds.into())));
+            }
+            begins = begins.saturating_add(Duration::from_millis(stage.share_ms));
+        }
+        ends
     }
 }
 

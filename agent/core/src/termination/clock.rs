@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
+
 use crate::protocol::event::Now;
 
 /// Compares every deadline with the time. A deadline that is not reached becomes the next wake-up,
@@ -33,6 +35,16 @@ impl Clock {
     /// CLOCK_MONOTONIC.
     pub fn monotonic(&self) -> Duration {
         self.now.monotonic
+    }
+
+    /// What the wall clock shows at a moment of CLOCK_MONOTONIC.
+    pub fn wall_at(&self, at: Duration) -> Timestamp {
+        let Now { monotonic, wall, .. } = self.now;
+        let later = SignedDuration::try_from(at.saturating_sub(monotonic)).ok();
+        let earlier = SignedDuration::try_from(monotonic.saturating_sub(at)).unwrap_or_default();
+        let later = later.and_then(|later| wall.checked_add(later).ok());
+        let at = later.unwrap_or(Timestamp::MAX);
+        at.checked_sub(earlier).unwrap_or(Timestamp::MIN)
     }
 
     /// Whether a time on CLOCK_MONOTONIC is reached; if not, the agent wakes at that time.

@@ -4,7 +4,7 @@
 //! Each patch names only the changed fields: container statuses are atomic lists that belong to the
 //! kubelet. ([API5])
 
-use epilogue_common::names::node::TERMINATED_AT;
+use epilogue_common::names::node::{ENDS_AT, TERMINATED_AT};
 use epilogue_common::names::pod_condition::{OOM_KILLED, READY};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -45,6 +45,14 @@ pub fn lost(pod: &PodView, at: Timestamp) -> Value {
 /// Sets `DisruptionTarget=True` on a pod that node pressure terminates. ([EV13])
 pub fn pressed(pod: &PodView, at: Timestamp, message: &str) -> Value {
     condition(pod, at, message)
+}
+
+/// Sets `DisruptionTarget=True` on a pod that a shutdown ends, and announces by when its containers
+/// end.
+pub fn announced(pod: &PodView, at: Timestamp, ends_at: Timestamp) -> Value {
+    let mut body = condition(pod, at, SHUTDOWN_MESSAGE);
+    body["metadata"]["annotations"] = json!({ENDS_AT: seconds(ends_at)});
+    body
 }
 
 /// Sets `phase=Failed` on a pod that pressure or its own limit of local storage has terminated. The
@@ -162,10 +170,15 @@ pub fn deadline(pod: &PodView, version: &str) -> Value {
     })
 }
 
-/// Sets `DisruptionTarget=False` on a pod that stays because the shutdown was cancelled. ([AP17])
+/// Sets `DisruptionTarget=False` on a pod that stays because the shutdown was cancelled, and takes
+/// the announced end back. ([AP17])
 pub fn clear(pod: &PodView, at: Timestamp) -> Value {
     json!({
-        "metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version},
+        "metadata": {
+            "uid": pod.uid,
+            "resourceVersion": pod.resource_version,
+            "annotations": {ENDS_AT: null},
+        },
         "status": {"conditions": [{
             "type": Disruption::TYPE,
             "status": "False",
@@ -392,7 +405,8 @@ mod tests {
     #[test]
     fn clear_nulls_reason_and_message() {
         // `null` removes a field, an absent field stays. ([AP24])
-        let body = r#"{"metadata":{"uid":"uid-a","resourceVersion":"4711"},"status":{
+        let body = r#"{"metadata":{"uid":"uid-a","resourceVersion":"4711",
+            "annotations":{"epilogue.dev/ends-at":null}},"status":{
             "conditions":[{"type":"DisruptionTarget","status":"False","reason":null,
             "message":null,"lastTransitionTime":"2026-11-21T14:05:06Z","observedGeneration":3}]}}"#;
         assert_eq!(clear(&view(), at()), expected(body));

@@ -41,7 +41,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Which sources are asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The file, scheduled shutdowns, and the cloud that the machine says it is of.
+    /// The file, scheduled shutdowns, the Node object, and the cloud that the machine says it is
+    /// of.
     Auto,
     /// These.
     Named(BTreeSet<Source>),
@@ -56,8 +57,8 @@ pub enum Choice {
 pub struct UnknownSource(String);
 
 /// The sources that can be named.
-const SOURCES: [Source; 5] =
-    [Source::File, Source::Scheduled, Source::Aws, Source::Gce, Source::Azure];
+const SOURCES: [Source; 6] =
+    [Source::File, Source::Scheduled, Source::Node, Source::Aws, Source::Gce, Source::Azure];
 
 fn names() -> String {
     SOURCES.map(Source::name).join(", ")
@@ -114,7 +115,8 @@ trait Asked: Send {
     ) -> impl Future<Output = Result<Option<Ending>, Self::Error>> + Send;
 }
 
-/// Starts the sources that are asked here. logind's session reads what is scheduled.
+/// Starts the sources that are asked here. logind's session reads what is scheduled, and the watch
+/// of the node what stands there.
 pub fn start(
     sources: &BTreeSet<Source>,
     host: &Host,
@@ -144,7 +146,7 @@ pub fn start(
                 let azure = Azure::new(Metadata::default());
                 group.spawn_until_stopped("notices of Azure", run(azure, clock, events));
             }
-            Source::Logind | Source::Systemd | Source::Scheduled => {}
+            Source::Logind | Source::Systemd | Source::Scheduled | Source::Node => {}
         }
     }
 }

@@ -23,7 +23,7 @@ pub fn found(choice: &Choice, host: &Host) -> BTreeSet<Source> {
         Choice::Auto => {
             let clouds = CLOUDS.into_iter().filter(|(file, text, _)| says(host, file, text));
             let clouds = clouds.map(|(_, _, source)| source);
-            [Source::File, Source::Scheduled].into_iter().chain(clouds).collect()
+            [Source::File, Source::Scheduled, Source::Node].into_iter().chain(clouds).collect()
         }
         Choice::Named(sources) => sources.clone(),
     }
@@ -58,7 +58,7 @@ mod tests {
                 std::fs::write(directory.join(file), "").expect("must be writable");
             }
             std::fs::write(directory.join(file), text).expect("must be writable");
-            let local = BTreeSet::from([Source::File, Source::Scheduled]);
+            let local = BTreeSet::from([Source::File, Source::Scheduled, Source::Node]);
             let expected = local.into_iter().chain(cloud).collect();
             assert_eq!(found(&Choice::Auto, &host), expected, "{text:?}");
             assert_eq!(found(&Choice::Named(BTreeSet::new()), &host), BTreeSet::new());

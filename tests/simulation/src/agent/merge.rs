@@ -1,7 +1,7 @@
 //! Merges a strategic merge patch into a pod as the API server does, and checks what the admission
 //! policy lets an agent write. ([API2], [API5], [API11])
 
-use epilogue_common::names::node::TERMINATED_AT;
+use epilogue_common::names::node::{ENDS_AT, TERMINATED_AT};
 use epilogue_common::names::pod_condition::OOM_KILLED;
 use serde_json::{Map, Value};
 
@@ -55,7 +55,7 @@ pub(crate) fn forbidden(body: &Value) -> Option<String> {
     if let Some(key) = outside(&body["metadata"], &["uid", "resourceVersion", "annotations"]) {
         return Some(format!("metadata.{key}"));
     }
-    if let Some(key) = outside(&body["metadata"]["annotations"], &[TERMINATED_AT]) {
+    if let Some(key) = outside(&body["metadata"]["annotations"], &[TERMINATED_AT, ENDS_AT]) {
         return Some(format!("annotation {key}"));
     }
     let fields = ["phase", "reason", "message", "observedGeneration", "conditions"];
@@ -66,6 +66,16 @@ pub(crate) fn forbidden(body: &Value) -> Option<String> {
         return Some(format!("phase {}", body["status"]["phase"]));
     }
     let conditions = body["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    // An announced end comes with its cause, and goes with it.
+    let announced = body["metadata"]["annotations"].get(ENDS_AT);
+    let status = announced.map(|at| if at.is_null() { "False" } else { "True" });
+    let is_cause = |condition: &Value| {
+        condition["type"] == "DisruptionTarget"
+            && Some(&condition["status"]) == status.map(Value::from).as_ref()
+    };
+    if announced.is_some() && !conditions.iter().any(is_cause) {
+        return Some("an announced end without its cause".to_owned());
+    }
     let types = ["DisruptionTarget", "Ready", "ContainersReady", OOM_KILLED];
     let foreign = conditions
         .iter()

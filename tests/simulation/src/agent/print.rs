@@ -79,6 +79,9 @@ pub(crate) fn action(id: ActionId, action: &Action) -> String {
         }
         Action::ReadPod(pod) => format!("ReadPod {}", pod.name),
         Action::InspectPod(pod) => format!("InspectPod {}", pod.name),
+        Action::SignalContainer { pod, signal, .. } => {
+            format!("SignalContainer {} {signal}", pod.name)
+        }
         Action::Log(line) => {
             let pod = line.pod.as_ref().map(|pod| pod.name.as_str()).unwrap_or_default();
             format!("Say {} {pod}", line.text)

@@ -359,7 +359,7 @@ impl Victim {
             return Some(Fate::GivenUp(why, LATE_LASTS));
         }
         if termination.mark.write.is_due(&facts.clock) && out.calls.has_room() {
-            termination.send_mark(pod, Why::Eviction(&self.description.message), out);
+            termination.send_mark(pod, Why::Eviction(&self.description.message), None, out);
         }
         Some(Fate::GoesOn)
     }

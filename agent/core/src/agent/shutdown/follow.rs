@@ -112,8 +112,7 @@ impl Shutdowns {
 
     /// Notes which ends ask for a shutdown by now, that of the journal among them.
     fn note_due(&self, facts: &mut Facts) {
-        let takes = facts.wanted_delay() + AHEAD;
-        facts.endings.note_due(takes, &facts.clock);
+        facts.endings.note_due(takes(facts), &facts.clock);
         if let Some(journaled) = &self.journaled {
             let now = facts.clock.monotonic();
             facts.endings.resume(journaled.source(), journaled.granted, now);
@@ -301,6 +300,11 @@ impl Shutdowns {
     ) -> Option<ShutdownStatus> {
         self.current.as_ref().map(|shutdown| shutdown.status(disruptions, now))
     }
+}
+
+/// How long before an end of which notice is given a shutdown begins.
+pub(super) fn takes(facts: &Facts) -> Duration {
+    facts.wanted_delay().saturating_add(AHEAD)
 }
 
 /// Reports that a shutdown was cancelled.

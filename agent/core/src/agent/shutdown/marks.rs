@@ -224,6 +224,11 @@ impl Shutdown {
     ) {
         let may_end = self.may_end(&facts.clock);
         let checks_over = facts.clock.reached(self.window.at(self.window.ends.pre_mark / 2));
+        let is_due = |it: &PodTermination| !it.is_reported() && it.mark.write.is_due(&facts.clock);
+        if !disruptions.covered().any(is_due) {
+            return;
+        }
+        let pod_ends = self.pod_ends(facts, disruptions);
         for uid in &out.refusals.in_turn(&[PATCH_STATUS], self.order.iter()) {
             let Some(entry) = disruptions.get_mut(uid) else { continue };
             let Some(termination) = &mut entry.shutdown else { continue };
@@ -268,7 +273,10 @@ impl Shutdown {
             if !out.refusals.may_ask(PATCH_STATUS, &facts.clock) {
                 break;
             }
-            termination.send_mark(pod, Why::Shutdown, out);
+            // An older admission policy knows no announced end: the condition matters more.
+            let is_refused = termination.mark.write.times_invalid() > 0;
+            let ends_at = (!is_refused).then(|| pod_ends.of(pod, &facts.clock));
+            termination.send_mark(pod, Why::Shutdown, ends_at, out);
         }
     }
 }

@@ -8,6 +8,7 @@ mod journaled;
 mod left;
 mod marks;
 mod observed;
+mod pod_ends;
 mod release;
 mod reports;
 mod run;

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use epilogue_common::names::node::ENDS_AT;
 use epilogue_common::names::pod_condition::OOM_KILLED;
 use epilogue_common::outcome::{Failure, FailureKind};
 use jiff::{SignedDuration, Timestamp};
@@ -103,6 +104,8 @@ pub(crate) struct World {
     pub(crate) node_says: Option<String>,
     pub(crate) readiness: Option<String>,
     pub(crate) tainted: bool,
+    /// Annotation `epilogue.dev/ends-at` of the pods.
+    pub(crate) ends_at: BTreeMap<String, Timestamp>,
     /// Responses by `mark a`, `mark *` or `*`.
     pub(crate) answers: BTreeMap<String, Answer>,
     pub(crate) held: Vec<(ActionId, String, Action)>,
@@ -149,6 +152,7 @@ impl World {
             node_says: None,
             readiness: None,
             tainted: false,
+            ends_at: BTreeMap::new(),
             answers: BTreeMap::new(),
             held: Vec::new(),
             log: Vec::new(),
@@ -602,6 +606,13 @@ impl World {
         if body["status"]["phase"] == "Failed" {
             pod.phase = Phase::Failed;
         }
+        match &body["metadata"]["annotations"].get(ENDS_AT) {
+            Some(serde_json::Value::String(at)) => {
+                self.ends_at.insert(name.to_owned(), at.parse().expect("must be a time"));
+            }
+            Some(_) => drop(self.ends_at.remove(name)),
+            None => {}
+        }
         for condition in body["status"]["conditions"].as_array().into_iter().flatten() {
             let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
             if condition["type"] == OOM_KILLED {
@@ -719,6 +730,9 @@ fn printed(action: &Action) -> String {
         Action::ReadPod(pod) => format!("read {}", pod.name),
         Action::StopPod { pod, grace_seconds, .. } => format!("stop {} {grace_seconds}", pod.name),
         Action::InspectPod(pod) => format!("inspect {}", pod.name),
+        Action::SignalContainer { pod, container, signal } => {
+            format!("signal {} {container} {signal}", pod.name)
+        }
         Action::ListRuntimePods => "list".into(),
         Action::Measure => "measure".into(),
         Action::MeasurePods { of, pods } => format!("measure {of:?} of {}", pods.len()),

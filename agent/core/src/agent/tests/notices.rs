@@ -8,7 +8,7 @@ use crate::agent::{LockState, Settings};
 use crate::pod::tests::pod;
 use crate::pod::{Owner, Phase, PodView};
 use crate::protocol::ending::{Ending, Source};
-use crate::protocol::event::{Event, NodeView};
+use crate::protocol::event::{EndSign, Event, NodeView};
 use crate::protocol::journal::Record;
 use crate::protocol::node::KubeletFacts;
 use crate::shutdown::Mode;
@@ -305,4 +305,47 @@ fn agent_that_only_observes_says_so_and_writes_nothing() {
     world.event(withdrawn());
     assert_eq!(world.log, [""; 0]);
     assert_eq!(reasons(&world).len(), 3);
+}
+
+/// What another program says on the Node object.
+fn sign(world: &mut World, name: &str, needs_taint: bool) {
+    let (announced, tainted) = (world.node_says.clone(), world.tainted);
+    let end_sign = (!name.is_empty()).then(|| EndSign { name: name.to_owned(), needs_taint });
+    world.event(Event::NodeObserved(NodeView {
+        announced,
+        tainted,
+        end_sign,
+        ..NodeView::default()
+    }));
+}
+
+#[test]
+fn what_others_say_on_the_node_ends_no_pod_and_taints_only_where_they_have_not() {
+    for (needs_taint, notices) in [(true, true), (false, true), (true, false)] {
+        let from = if notices { BTreeSet::from([Source::Node]) } else { BTreeSet::new() };
+        let own = Settings { notices: from, ..settings() };
+        let mut world = World::standing(own, plain(), pods());
+        show_node(&mut world);
+        sign(&mut world, "DrainInProgress", needs_taint);
+        assert_eq!(world.tainted, needs_taint && notices, "{needs_taint} {notices}");
+        assert_eq!(reasons(&world).len(), usize::from(notices));
+        sign(&mut world, "DrainInProgress", needs_taint);
+        world.pass(ms(3_600_000));
+        assert_eq!(world.done(&["mark", "delete"]), [""; 0]);
+        sign(&mut world, "", needs_taint);
+        assert!(!world.tainted);
+        let expected = ["NodeEndAnnounced", "NodeEndWithdrawn"];
+        assert_eq!(reasons(&world), expected[..if notices { 2 } else { 0 }]);
+    }
+}
+
+#[test]
+fn notice_of_a_source_is_named_before_what_others_say_on_the_node() {
+    let mut settings = with_notices();
+    settings.notices.insert(Source::Node);
+    let mut world = World::standing(settings, plain(), pods());
+    sign(&mut world, "karpenter.sh/disrupted", false);
+    world.event(notice(3_600));
+    let named = world.agent.facts.endings.notice();
+    assert_eq!(named, Some(Source::Aws));
 }

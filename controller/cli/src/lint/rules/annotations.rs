@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use epilogue_common::end_signal::EndSignal;
 use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::job_option::{
     ALL, BACKOFF_BASE, BACKOFF_MAX, DISRUPTION_LIMIT, FORCE_FAIL_AFTER,
 };
+use epilogue_common::names::node::END_SIGNAL;
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY};
 use serde_json::Value;
 
@@ -32,6 +34,7 @@ pub(super) fn findings(manifest: &Manifest<'_>) -> Vec<Finding> {
         );
     }
     found.extend(base_above_max(manifest));
+    found.extend(end_signal(manifest));
     found
 }
 
@@ -74,7 +77,10 @@ fn unknown(manifest: &Manifest<'_>, name: &str, path: &str) -> Option<Finding> {
     if ALL.contains(&name) {
         return None;
     }
-    let (problem, remedy) = if let Some(near) = meant(name, ALL) {
+    let (problem, remedy) = if name == END_SIGNAL {
+        let problem = "pods ask by it, and do not get the annotations of their Job".to_owned();
+        (problem, "move it to spec.template.metadata.annotations".to_owned())
+    } else if let Some(near) = meant(name, ALL) {
         (format!("unknown annotation; did you mean {near}?"), format!("write {near}"))
     } else {
         let problem = "Epilogue has no such annotation on Jobs".to_owned();
@@ -104,6 +110,16 @@ fn invalid(manifest: &Manifest<'_>, name: &str, value: &Value, path: &str) -> Op
     };
     let (problem, remedy) = problem.rsplit_once("; ").unwrap_or((&problem, "correct the value"));
     Some(manifest.found(rule, path, problem, remedy))
+}
+
+/// The pods ask, by the annotations of their template.
+fn end_signal(manifest: &Manifest<'_>) -> Option<Finding> {
+    let asked = &manifest.spec()["template"]["metadata"]["annotations"][END_SIGNAL];
+    let error = asked.as_str()?.parse::<EndSignal>().err()?.to_string();
+    let rule = (Severity::Error, Code::AnnotationInvalid);
+    let path = format!("spec.template.metadata.annotations[{END_SIGNAL}]");
+    let remedy = "write for example USR1@90s; admission refuses the Job's pods otherwise";
+    Some(manifest.found(rule, &path, error, remedy))
 }
 
 /// Each value alone is right, and together they are left out.

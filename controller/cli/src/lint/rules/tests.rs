@@ -470,6 +470,24 @@ fn annotations_are_known_and_readable() {
 }
 
 #[test]
+fn signal_ahead_of_the_end_is_asked_for_in_the_template() {
+    const KEY: &str = "epilogue.dev/end-signal";
+    let on_the_job = annotated(job(json!({})), json!({KEY: "USR1@90s"}));
+    let field = format!("metadata.annotations[{KEY}]");
+    let found = one(on_the_job, Code::AnnotationUnknown, Severity::Error, &field);
+    assert_eq!(found.remedy, "move it to spec.template.metadata.annotations");
+    let asking = |value: &str| {
+        let mut asking = job(json!({}));
+        asking["spec"]["template"]["metadata"]["annotations"] = json!({KEY: value});
+        asking
+    };
+    clean(asking("USR1@90s"));
+    let field = format!("spec.template.metadata.annotations[{KEY}]");
+    let found = one(asking("TERM@90s"), Code::AnnotationInvalid, Severity::Error, &field);
+    assert!(found.problem.contains("expected HUP, USR1, USR2 or WINCH"), "{found:?}");
+}
+
+#[test]
 fn annotations_without_effect_are_found() {
     let code = Code::AnnotationWithoutEffect;
     let timeout = || json!({"epilogue.dev/pending-timeout": "5m"});

@@ -144,6 +144,8 @@ const TABLE: &[Row] = {
         (Agent, true, "PodFailedByAgent", Acted(Cause::Stuck)),
         (Agent, true, "Evicted", Acted(Cause::NodePressure)),
         (Agent, true, "PodStuckTerminating", Hit(Cause::Stuck)),
+        (Agent, true, "EndSignalSent", Counted),
+        (Agent, true, "EndSignalFailed", Counted),
         (Agent, false, "NodeEndAnnounced", Counted),
         (Agent, false, "NodeEndWithdrawn", Counted),
         (Agent, false, "NodeShutdownStarted", Hit(Cause::NodeShutdown)),

@@ -15,7 +15,10 @@ use crate::view::{Interner, Phase, Pod, Target, WirePod};
 type Bodies = BTreeMap<String, Value>;
 
 /// What each version of the agent writes.
-const AGENT: &[&str] = &[include_str!("../../../../../common/golden/agent-1.json")];
+const AGENT: &[&str] = &[
+    include_str!("../../../../../common/golden/agent-1.json"),
+    include_str!("../../../../../common/golden/agent-2.json"),
+];
 /// What each version of the controller writes, the newest last.
 const OURS: &[&str] = &[include_str!("../../../../../common/golden/controller-1.json")];
 
@@ -46,6 +49,10 @@ fn read(body: &Value) -> Pod {
         for (name, value) in body[part].as_object().into_iter().flatten() {
             pod[part][name] = value.clone();
         }
+    }
+    // The API removes what a patch names as null.
+    if let Some(annotations) = pod["metadata"]["annotations"].as_object_mut() {
+        annotations.retain(|_, value| !value.is_null());
     }
     let pod: WirePod = serde_json::from_value(pod).expect("must be a pod");
     pod.view(&mut Interner::default())
