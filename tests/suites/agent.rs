@@ -5,6 +5,7 @@
 #[allow(dead_code, reason = "the agent's own tests use all of it")]
 #[path = "../../agent/tests/host/configz.rs"]
 mod configz;
+mod notices;
 mod oom;
 mod pressure;
 mod refusals;

@@ -22,6 +22,7 @@ impl World {
         self.start_kubelet();
         let pause = self.random.millis(0, 2_000);
         self.after(pause, Life::Boot(self.boot), World::start_process);
+        self.schedule_notices();
         for shutdown in self.behaviour.shutdowns.clone() {
             self.after(shutdown.at, Life::World, move |w| {
                 w.met_outcome(shutdown.outcome);
@@ -131,6 +132,7 @@ impl World {
         self.stops.clear();
         self.cut_containers();
         self.volumes.cut();
+        self.notices.power_off();
         self.runtime.answers = true;
         self.runtime_is_dead = false;
         self.deserted = false;

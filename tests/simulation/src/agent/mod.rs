@@ -18,6 +18,7 @@ mod machine;
 mod measuring;
 pub(crate) mod merge;
 mod needs;
+mod notices;
 mod oom_verdicts;
 mod population;
 mod pressure_ledger;

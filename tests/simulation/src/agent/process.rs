@@ -63,6 +63,7 @@ impl World {
         self.after(pause, life, World::watch_logind);
         let pause = self.random.millis(20, 400);
         self.after(pause, life, World::watch_kubelet);
+        self.watch_notices();
         self.pump();
     }
 

@@ -273,7 +273,7 @@ fn settings(random: &mut Random) -> Settings {
         bare_pods: *random.pick(&[BarePods::Leave, BarePods::Delete, BarePods::DeadlineLever]),
         runtime: random.percent(90),
         logind: true,
-        notices: std::collections::BTreeSet::new(),
+        notices: [super::notices::SOURCE].into(),
         raise_delay: random.percent(60),
         enforce: random.percent(96),
         tries_policies: false,

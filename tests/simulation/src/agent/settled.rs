@@ -124,9 +124,7 @@ impl World {
                 found.push(format!("{} lives and is marked", stored.name()));
             }
         }
-        if self.api.node.tainted {
-            found.push("the node is tainted".into());
-        }
+        found.extend(self.untidy_notices());
         if self.api.node.shows(GRACEFUL_NODE_SHUTDOWN_IN_PROGRESS) {
             found.push("the node's condition says that it is shutting down".into());
         }

@@ -111,6 +111,10 @@ situations! {
     LockWithoutNeed: "the lock is held with all reported";
     CancelWithMarks: "a shutdown is cancelled, and marked pods live";
     CancelWithTaint: "a shutdown is cancelled, and the node is tainted";
+    NoticeCertain: "notice is given of a certain end, far away";
+    NoticeUncertain: "notice is given of an end that may come";
+    NoticeInShutdown: "notice is given amid a shutdown that logind has announced";
+    NoticeWithdrawn: "a notice is withdrawn";
     CancelWithAnnouncement: "a shutdown is cancelled that the node announces";
     TidiedUp: "what a cancelled shutdown left is tidied up";
     EndInRest: "a world ends at rest";

@@ -16,6 +16,7 @@ use super::kubelet::Kubelet;
 use super::kubelet_facts::vary;
 use super::ledger::Ledger;
 use super::logind::Logind;
+use super::notices::Notices;
 use super::population::Script;
 use super::process::Process;
 use super::runtime::Runtime;
@@ -101,6 +102,7 @@ pub(super) struct World {
     /// So do the shapes of pods.
     pub(super) shape_random: Random,
     pub(super) volumes: Volumes,
+    pub(super) notices: Notices,
     /// The kubelet is gone for good.
     pub(super) deserted: bool,
     pub(super) runtime_is_dead: bool,
@@ -159,6 +161,7 @@ impl World {
             replaced_random: Random::new(seed ^ 0x2E91),
             shape_random: Random::new(seed ^ 0x51DE),
             volumes: Volumes::of_seed(seed),
+            notices: Notices::of_seed(seed),
             deserted: false,
             runtime_is_dead: false,
             trace: options.trace.then(Vec::new),

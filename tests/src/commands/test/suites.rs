@@ -176,6 +176,8 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     // It builds the programs as they ship, and the tools of a release.
     (LAB, "release", "release::whole", CORE, Duration::from_mins(150)),
     (LAB, "release", "", CORE, Duration::from_mins(10)),
+    // It starts fifty agents.
+    (LAB, "agent", "agent::notices", Weight::Parts(6), Duration::from_mins(8)),
     (LAB, "agent", "", ON_API, Duration::from_mins(6)),
     (LAB, "features", "", ON_API, Duration::from_mins(6)),
     (LAB, "permissions", "", ON_API, Duration::from_mins(6)),
