@@ -7,6 +7,7 @@
 
 pub mod batching;
 pub mod checks;
+pub mod disruption_times;
 pub mod event_handlers;
 pub mod event_series;
 pub mod go_duration;

@@ -134,7 +134,8 @@ impl Cause {
         }
     }
 
-    fn of_disruption(pod: &Pod) -> Self {
+    /// Who disrupts a pod that has a `DisruptionTarget`.
+    pub(crate) fn of_disruption(pod: &Pod) -> Self {
         let reason = pod.gc.target().map_or("", |target| &target.reason);
         let known = [
             Self::EvictionByEvictionApi,

@@ -126,6 +126,8 @@ pub struct NodeRecord {
     pub booted_after: Option<Timestamp>,
     /// When a change of the facts was last seen.
     pub changed_at: Timestamp,
+    /// When it was first seen that the node shuts down; `None` if it does not.
+    pub(crate) shutdown_seen: Option<Timestamp>,
 }
 
 impl WireNode {
@@ -208,7 +210,16 @@ impl NodeRecord {
             booted_by: None,
             booted_after: None,
             changed_at: now,
+            shutdown_seen: None,
         }
+    }
+
+    /// Remembers when a shutdown was first seen: now, or since when it is by the node's own word if
+    /// the watch is late.
+    pub(crate) fn watch_shutdown(&mut self, is_late: bool, now: Timestamp) {
+        let since = self.view.shuts_down_since();
+        let seen = since.map(|since| if is_late { since.min(now) } else { now });
+        self.shutdown_seen = seen.map(|seen| self.shutdown_seen.unwrap_or(seen));
     }
 
     /// Takes the current state of a node; returns whether that matters to its pods.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use epilogue_common::watch_event::WatchEvent;
 use jiff::{SignedDuration, Timestamp};
 
+use crate::disruption_times::Observations;
 use crate::job::{JobGroups, Memory, Versions};
 use crate::job_pods::JobPods;
 use crate::orphans::Orphans;
@@ -56,6 +57,8 @@ pub struct Reaction {
     pub rests: Option<Arc<Job>>,
     /// Pods whose end by a disruption this event shows, and their Jobs, whoever runs those.
     pub disrupted: Vec<(Arc<Job>, Arc<Pod>)>,
+    /// How far disruptions of pods of our Jobs have come.
+    pub disruption_times: Observations,
     /// The namespace whose Jobs have more templates than are kept, from this event on.
     pub template_budget: Option<Arc<str>>,
     /// Whether a Job asks for a scheduling group, and the API is not known to serve any.

@@ -186,10 +186,15 @@ impl Gc {
         let (name, Now { time: now, elapsed, .. }) = (Arc::clone(&view.name), *now);
         self.node_list.saw(&name);
         self.missing_nodes.remove(&name);
+        let is_listed = self.node_list.is_open();
         let changed = if let Some(record) = self.nodes.get_mut(&name) {
-            record.show(view, now, elapsed)
+            let changed = record.show(view, now, elapsed);
+            record.watch_shutdown(is_listed, now);
+            changed
         } else {
-            self.nodes.insert(Arc::clone(&name), NodeRecord::new(view, now, elapsed));
+            let mut record = NodeRecord::new(view, now, elapsed);
+            record.watch_shutdown(true, now);
+            self.nodes.insert(Arc::clone(&name), record);
             true
         };
         if !changed {

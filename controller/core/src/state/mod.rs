@@ -12,6 +12,7 @@ mod groups;
 mod jobs;
 mod kept_pods;
 mod late;
+mod pod_events;
 mod pods;
 mod relist;
 mod restored;
@@ -31,11 +32,12 @@ pub use self::event::{Entry, Event, Now, Reaction, Snapshot};
 use self::gc::Gc;
 use self::groups::Groups;
 use self::jobs::Jobs;
-use self::pods::{OwnerJob, Pods};
+use self::pods::Pods;
 use self::relist::Relist;
 use self::restored::Awaited;
 use crate::batching::Batching;
-use crate::event_handlers::{PodChange, is_relevant, shows_disruption};
+use crate::disruption_times::DisruptionTimes;
+use crate::event_handlers::is_relevant;
 use crate::job::{Memory, MemoryUpdate, NodeBoots, Versions};
 use crate::job_pods::{JobPods, Kind};
 use crate::orphans::{Orphans, may_remove_finalizer};
@@ -56,6 +58,7 @@ pub struct ClusterState {
     gc: Option<Gc>,
     groups: Option<Groups>,
     awaited: Awaited,
+    disruption_times: DisruptionTimes,
     restores: u64,
     interner: Interner,
     reads: u32,
@@ -98,6 +101,7 @@ impl ClusterState {
         let (kind, sign) = (event.kind(), event.sign());
         let versions = match event {
             Event::Job(event) => {
+                self.time_job(&event);
                 let old = self.job_before(&event);
                 let jobs = self.jobs.handle(event, &mut self.pods, now, &mut reaction);
                 let checks = old.and_then(|old| self.job_shown(&old));
@@ -372,129 +376,5 @@ impl ClusterState {
     ) -> Vec<Entry> {
         let Some(gc) = &mut self.gc else { return Vec::new() };
         then(gc, &self.pods, &self.jobs).into_iter().map(Entry::Check).collect()
-    }
-
-    /// Returns the version up to which the event proves the watch of pods.
-    fn pod_event(
-        &mut self,
-        event: WatchEvent<Arc<Pod>>,
-        now: &Now,
-        reaction: &mut Reaction,
-    ) -> Version {
-        match event {
-            WatchEvent::ListBegins => {
-                self.pod_list.begin();
-                self.jobs.pods_begin();
-                Version::default()
-            }
-            WatchEvent::ListEnds(version) => {
-                self.pods_end(now, reaction);
-                Version::parse(&version)
-            }
-            WatchEvent::Shown(pod) => {
-                self.show_pod(&pod, now, reaction);
-                pod.version
-            }
-            WatchEvent::Gone(pod) => {
-                self.lose_pod(&pod.uid, now, reaction);
-                pod.version
-            }
-            WatchEvent::Unreadable(pod) => {
-                let uid = Uid::from(pod.uid.as_str());
-                if pod.gone {
-                    self.lose_pod(&uid, now, reaction);
-                } else {
-                    let owner = pod.owner.as_ref().map(|owner| {
-                        let key = JobKey::new(pod.namespace.as_str(), owner.name.as_str());
-                        (key, Uid::from(owner.uid.as_str()))
-                    });
-                    reaction.rests = self.pod_unreadable(uid, owner);
-                }
-                Version::parse(&pod.version)
-            }
-            WatchEvent::UpTo(version) => Version::parse(&version),
-            WatchEvent::Restored => Version::default(),
-        }
-    }
-
-    /// The list of all pods is complete; a pod that it lacks is gone. ([H12])
-    fn pods_end(&mut self, now: &Now, reaction: &mut Reaction) {
-        let listed = self.pod_list.end();
-        for uid in listed.lost(self.pods.unreadable()) {
-            self.readable(&uid, reaction);
-        }
-        for uid in listed.lost(self.pods.uids()) {
-            self.lose_pod(&uid, now, reaction);
-        }
-        if let Some(gc) = &mut self.gc {
-            gc.pods_end(&self.pods);
-        }
-    }
-
-    fn show_pod(&mut self, pod: &Arc<Pod>, now: &Now, reaction: &mut Reaction) {
-        self.pod_list.saw(&pod.uid);
-        self.readable(&pod.uid, reaction);
-        let is_kept = self.gc.is_some() || is_relevant(pod);
-        let old = if is_kept {
-            let job = || self.jobs.of_pod(pod).map(AsRef::as_ref);
-            self.pods.insert(Arc::clone(pod), job)
-        } else {
-            self.pods.remove(&pod.uid)
-        };
-        let change = match old.as_deref().filter(|old| is_relevant(old)) {
-            Some(old) => Some(PodChange::Updated(old, pod)),
-            None => is_relevant(pod).then_some(PodChange::Added(pod)),
-        };
-        if let Some(change) = change {
-            let is_listed = self.pod_list.is_open();
-            self.jobs.pod_changed(change, is_listed, &self.pods, now, reaction);
-        }
-        if shows_disruption(old.as_deref(), Some(pod)) {
-            self.jobs.disrupted(pod, reaction);
-        }
-        let checks =
-            self.with_gc(|gc, pods, jobs| gc.pod_shown(pod, old.as_deref(), pods, jobs, now.time));
-        reaction.entries.extend(checks);
-    }
-
-    /// A pod could not be read. It is not treated as deleted. Its Job, which is returned, is not
-    /// synced until the pod is readable or gone, and pod GC leaves the pod alone.
-    fn pod_unreadable(&mut self, uid: Uid, owner: Option<OwnerJob>) -> Option<Arc<Job>> {
-        self.pod_list.saw(&uid);
-        let known = self.pods.get(&uid);
-        if let (Some(gc), Some(pod)) = (&mut self.gc, known) {
-            gc.pod_unreadable(pod);
-        }
-        let known = known.and_then(|pod| {
-            let owner = pod.owner.as_ref()?;
-            let key = JobKey::new(Arc::clone(&pod.namespace), Arc::clone(&owner.name));
-            Some((key, owner.uid.clone()))
-        });
-        let owner = owner.or(known);
-        self.pods.set_unreadable(uid, owner.clone());
-        self.jobs.of_owner(&owner?).cloned()
-    }
-
-    /// A pod is readable again, or gone: its Job is synced again.
-    fn readable(&mut self, pod: &Uid, reaction: &mut Reaction) {
-        if let Some(owner) = self.pods.set_readable(pod)
-            && let Some(job) = self.jobs.of_owner(&owner)
-        {
-            reaction.entries.push(Entry::Job(job.key.clone(), None));
-        }
-    }
-
-    fn lose_pod(&mut self, uid: &Uid, now: &Now, reaction: &mut Reaction) {
-        self.readable(uid, reaction);
-        let Some(pod) = self.pods.remove(uid) else { return };
-        if let Some(gc) = &mut self.gc {
-            gc.pod_gone(&pod);
-        }
-        if is_relevant(&pod) {
-            self.jobs.pod_changed(PodChange::Deleted(&pod), false, &self.pods, now, reaction);
-        }
-        if shows_disruption(Some(&pod), None) {
-            self.jobs.disrupted(&pod, reaction);
-        }
     }
 }

@@ -14,6 +14,7 @@ use super::event::{Event, Now, Reaction};
 use super::gc::Gc;
 use super::groups::Groups;
 use super::{ClusterState, Pods, Relist};
+use crate::disruption_times::DisruptionTimes;
 use crate::view::Version;
 
 /// The kind of a watch.
@@ -132,6 +133,7 @@ impl ClusterState {
         }
         self.restores += 1;
         self.pods = Pods::default();
+        self.disruption_times = DisruptionTimes::default();
         self.pod_list = Relist::default();
         self.jobs = self.jobs.emptied();
         self.gc = self.gc.as_ref().map(|gc| Gc::new(gc.settings().clone()));

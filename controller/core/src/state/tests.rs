@@ -1,6 +1,7 @@
 //! Tests the state with hand-written events.
 
 mod boots;
+mod disruptions;
 mod groups;
 mod restored;
 mod strays;

@@ -30,6 +30,10 @@ pub(super) struct Rare {
     pub(super) ended: Option<Arc<str>>,
     pub(super) oom_killed: Option<Arc<str>>,
     pub(super) unscheduled: Option<Arc<str>>,
+    /// Only of a pod with a `DisruptionTarget`.
+    pub(super) ends_at: Option<Timestamp>,
+    /// Only of a pod with a `DisruptionTarget`.
+    pub(super) first_start: Option<Timestamp>,
 }
 
 /// The condition `DisruptionTarget` of a pod.
@@ -39,8 +43,42 @@ pub struct Target {
     pub stands: bool,
     /// `reason`.
     pub reason: Arc<str>,
+    /// What its `message` says of a kubelet's reason, which has several.
+    pub says: Said,
     /// `lastTransitionTime`.
     pub since: Option<Timestamp>,
+}
+
+/// Why a kubelet terminates a pod, as far as its message says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Said {
+    /// The node shuts down.
+    Shutdown,
+    /// The node is short of a resource.
+    Pressure,
+    /// A critical pod takes its place.
+    Preemption,
+    /// The node went down, or lost its containers.
+    Loss,
+    /// Anything else.
+    #[default]
+    Other,
+}
+
+impl Said {
+    /// Reads the message of a condition. The agent writes those of the kubelet. ([SD16])
+    pub fn read(message: &str) -> Self {
+        const STARTS: [(&str, Said); 6] = [
+            ("Pod was terminated in response to imminent node shutdown", Said::Shutdown),
+            ("The node was low on resource", Said::Pressure),
+            ("The node had condition", Said::Pressure),
+            ("Pod was preempted by Kubelet", Said::Preemption),
+            ("Pod was lost when its node went down", Said::Loss),
+            ("Pod lost its sandbox", Said::Loss),
+        ];
+        let of = STARTS.into_iter().find(|(start, _)| message.starts_with(start));
+        of.map_or(Self::Other, |(_, said)| said)
+    }
 }
 
 /// A time of the API, which may be absent. The API keeps whole seconds, so that 8 bytes do where an
@@ -95,6 +133,16 @@ impl GcFacts {
     /// The condition `DisruptionTarget`.
     pub fn target(&self) -> Option<&Target> {
         self.rare.as_ref()?.target.as_ref()
+    }
+
+    /// When its machine ends, as the agent knew at its mark.
+    pub fn ends_at(&self) -> Option<Timestamp> {
+        self.rare.as_ref()?.ends_at
+    }
+
+    /// The earliest start of any container; only of a pod with a `DisruptionTarget`.
+    pub fn first_start(&self) -> Option<Timestamp> {
+        self.rare.as_ref()?.first_start
     }
 
     /// The reason of a true `epilogue.dev/Ended`: the controller's evidence in place of a kubelet.

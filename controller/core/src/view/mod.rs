@@ -21,7 +21,7 @@ mod whole_job;
 pub(crate) mod wire;
 
 pub use failure_policy::{FailurePolicy, FailureRule};
-pub use gc_facts::{GcFacts, Target};
+pub use gc_facts::{GcFacts, Said, Target};
 pub use groups::{GroupKey, GroupTemplate, PodGroup, Workload};
 pub use interner::Interner;
 pub use job::{CompletionMode, Job, JobKey, JobSpec, RestartPolicy};

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use epilogue_common::names::disruption_reason::DELETION_BY_POD_GC;
-use epilogue_common::names::node::TERMINATED_AT;
+use epilogue_common::names::node::{ENDS_AT, TERMINATED_AT};
 use epilogue_common::names::pod_condition::{DISRUPTION_TARGET, READY};
 use epilogue_common::names::{
     COMPLETION_INDEX, GANG_ATTEMPT, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT,
     TRACKING_FINALIZER, pod_condition,
 };
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use super::Version;
-use super::gc_facts::{GcFacts, Rare, Target, WholeSecond};
+use super::gc_facts::{GcFacts, Rare, Said, Target, WholeSecond};
 use super::interner::{Interner, intern};
 use super::pod::{
     Condition, Container, ContainerKind, Deletion, EndedBy, FailureCounts, Phase, Pod,
@@ -216,7 +216,7 @@ impl GcFacts {
             running_since: WholeSecond::new(running_since),
             last_start: WholeSecond::new(last_start),
             finished: WholeSecond::new(finished),
-            rare: Rare::read(spec, status, interner),
+            rare: Rare::read(meta, spec, status, interner),
         }
     }
 }
@@ -224,12 +224,15 @@ impl GcFacts {
 impl Rare {
     /// `None` if the pod has nothing of it.
     fn read(
+        meta: &ObjectMeta,
         spec: &WirePodSpec,
         status: &WirePodStatus,
         interner: &mut Interner,
     ) -> Option<Box<Self>> {
         let reason = status.reason.as_deref().filter(|reason| !reason.is_empty());
         let conditions = status.conditions.as_deref().unwrap_or_default();
+        let target = target(conditions, interner);
+        let is_disrupted = target.is_some();
         let mut of = |kind: &str, value: &str| {
             let condition = conditions.iter().find(|each| each.kind == kind)?;
             let holds = condition.status == value;
@@ -241,7 +244,9 @@ impl Rare {
             unscheduled: of(SCHEDULED, "False"),
             reason: reason.map(|reason| interner.text(reason)),
             deadline: deadline(spec.active_deadline_seconds, status.start_time.as_ref()),
-            target: target(conditions, interner),
+            target,
+            ends_at: is_disrupted.then(|| ends_at(meta)).flatten(),
+            first_start: is_disrupted.then(|| first_start(status)).flatten(),
         };
         (rare != Self::default()).then(|| Box::new(rare))
     }
@@ -271,11 +276,22 @@ fn deadline(seconds: Option<i64>, start: Option<&Time>) -> Option<Timestamp> {
     time(start)?.checked_add(SignedDuration::from_secs(seconds?)).ok()
 }
 
+/// A text that is no time counts as absent: whoever may write pods may write it.
+fn ends_at(meta: &ObjectMeta) -> Option<Timestamp> {
+    meta.annotations.as_ref()?.get(ENDS_AT)?.parse().ok()
+}
+
+fn first_start(status: &WirePodStatus) -> Option<Timestamp> {
+    let lists = [&status.container_statuses, &status.init_container_statuses];
+    lists.into_iter().flatten().flatten().filter_map(started).min()
+}
+
 fn target(conditions: &[WireCondition], interner: &mut Interner) -> Option<Target> {
     let condition = conditions.iter().find(|each| each.kind == DISRUPTION_TARGET)?;
     Some(Target {
         stands: condition.status == "True",
         reason: interner.text(condition.reason.as_deref().unwrap_or_default()),
+        says: Said::read(condition.message.as_deref().unwrap_or_default()),
         since: time(condition.last_transition_time.as_ref()),
     })
 }

@@ -160,6 +160,8 @@ struct ConditionMessage {
     last_transition_time: Option<TimeMessage>,
     #[prost(bytes = "vec", tag = "5")]
     reason: Text,
+    #[prost(bytes = "vec", tag = "6")]
+    message: Text,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -362,6 +364,7 @@ fn condition(condition: ConditionMessage) -> WireCondition {
         kind: text(condition.kind),
         status: text(condition.status),
         reason: present(condition.reason),
+        message: present(condition.message),
         last_transition_time: time(condition.last_transition_time),
     }
 }
@@ -412,7 +415,10 @@ mod tests {
             deletion_timestamp: at(2_000).into(),
             deletion_grace_period_seconds: Some(30),
             labels: vec![entry("app", "a"), entry("batch.kubernetes.io/job-completion-index", "0")],
-            annotations: vec![entry("batch.kubernetes.io/job-completion-index", "0")],
+            annotations: vec![
+                entry("batch.kubernetes.io/job-completion-index", "0"),
+                entry("epilogue.dev/ends-at", "1970-01-01T00:33:20.5Z"),
+            ],
             owner_references: vec![OwnerMessage {
                 kind: "Job".into(),
                 name: "a".into(),
@@ -464,6 +470,7 @@ mod tests {
                     status: "True".into(),
                     last_transition_time: at(1_800).into(),
                     reason: "TerminationByKubelet".into(),
+                    message: "The node was low on resource: memory. ".into(),
                 }],
                 container_statuses: vec![ContainerStatusMessage {
                     name: "main".into(),
@@ -484,7 +491,8 @@ mod tests {
                 "generation": 2, "creationTimestamp": "1970-01-01T00:16:40Z",
                 "deletionTimestamp": "1970-01-01T00:33:20Z", "deletionGracePeriodSeconds": 30,
                 "labels": {"app": "a", "batch.kubernetes.io/job-completion-index": "0"},
-                "annotations": {"batch.kubernetes.io/job-completion-index": "0"},
+                "annotations": {"batch.kubernetes.io/job-completion-index": "0",
+                                "epilogue.dev/ends-at": "1970-01-01T00:33:20.5Z"},
                 "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "a",
                                      "uid": "uid-a", "controller": true}],
                 "finalizers": ["batch.kubernetes.io/job-tracking"],
@@ -500,6 +508,7 @@ mod tests {
                 "phase": "Failed", "reason": "Evicted", "startTime": "1970-01-01T00:17:30Z",
                 "conditions": [{"type": "DisruptionTarget", "status": "True",
                                 "reason": "TerminationByKubelet",
+                                "message": "The node was low on resource: memory. ",
                                 "lastTransitionTime": "1970-01-01T00:30:00Z"}],
                 "containerStatuses": [{"name": "main", "restartCount": 1, "state": {"terminated":
                     {"exitCode": 137, "reason": "ContainerStatusUnknown",

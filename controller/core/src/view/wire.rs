@@ -86,6 +86,7 @@ pub(crate) struct WireCondition {
     pub(crate) kind: String,
     pub(crate) status: String,
     pub(crate) reason: Option<String>,
+    pub(crate) message: Option<String>,
     #[serde(default, deserialize_with = "lenient_time")]
     pub(crate) last_transition_time: Option<Time>,
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::podgc::NodeView;
 use crate::podgc::evidence::{Evidence, ForceFailPolicy};
 use crate::podgc::patches::{TargetRule, cleared, failed, marked};
-use crate::view::{Interner, Phase, Pod, Target, WirePod};
+use crate::view::{Interner, Phase, Pod, Said, Target, WirePod};
 
 type Bodies = BTreeMap<String, Value>;
 
@@ -91,7 +91,8 @@ fn what_is_written_to_pods_is_as_in_the_newest_golden_file() {
 }
 
 fn target(stands: bool, reason: &str) -> Target {
-    Target { stands, reason: reason.into(), since: Some(at()) }
+    let says = if reason == "TerminationByKubelet" { Said::Shutdown } else { Said::Other };
+    Target { stands, reason: reason.into(), says, since: Some(at()) }
 }
 
 /// A pod that a program of ours has failed needs no more proof that nothing of it runs.
@@ -115,8 +116,13 @@ fn pods_of_each_former_version_of_the_controller_are_read() {
 fn pods_of_each_former_version_of_the_agent_are_read() {
     let by_kubelet = target(true, "TerminationByKubelet");
     for bodies in AGENT.iter().map(|text| bodies(text)) {
-        for name in ["pod: marked", "pod: lost", "pod: marked for pressure"] {
-            assert_eq!(read(&bodies[name]).gc.target(), Some(&by_kubelet), "{name}");
+        for (name, says) in [
+            ("pod: marked", Said::Shutdown),
+            ("pod: lost", Said::Loss),
+            ("pod: marked for pressure", Said::Pressure),
+        ] {
+            let marked = Target { says, ..by_kubelet.clone() };
+            assert_eq!(read(&bodies[name]).gc.target(), Some(&marked), "{name}");
         }
         let removed = read(&bodies["pod: mark removed"]);
         assert_eq!(removed.gc.target(), Some(&target(false, "")));
