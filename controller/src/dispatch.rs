@@ -224,6 +224,10 @@ impl Dispatch {
         for event in reaction.tracked_terminal {
             self.metrics.tracked_terminal(event);
         }
+        // Every replica watches, and one measures.
+        if self.leads.load(Ordering::Relaxed) {
+            self.metrics.disrupted(&reaction.disruption_times);
+        }
         if let Some(controller) = reaction.external {
             self.metrics.external(&controller);
         }

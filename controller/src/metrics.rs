@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use controller_core::disruption_times::Observations;
 use controller_core::job::{Action, Cause, MetricEvent};
 use controller_core::view::{CompletionMode, Job};
 use epilogue_common::names::{MANAGED_BY, RESERVED_MANAGED_BY, job_reason};
@@ -11,8 +12,8 @@ use epilogue_common::pod_end::Counted;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
-    Registry, exponential_buckets,
+    CounterVec, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
+    IntGaugeVec, Opts, Registry, exponential_buckets,
 };
 
 use crate::planner::Stopwatch;
@@ -49,6 +50,8 @@ pub(crate) struct Metrics {
     pods_finished: IntCounterVec,
     failures_handled: IntCounterVec,
     pod_ends: IntCounterVec,
+    disruptions: HistogramVec,
+    lost_work: CounterVec,
     external: IntCounterVec,
     tracked_terminal: IntCounterVec,
     finished_indexes: IntCounterVec,
@@ -94,6 +97,8 @@ impl Metrics {
                 &["action"],
             )?,
             pod_ends: pod_ends(registry)?,
+            disruptions: disruptions(registry)?,
+            lost_work: lost_work(registry)?,
             // Counts Jobs of other controllers when the watch adds them. ([M6])
             external: counter(
                 "jobs_by_external_controller_total",
@@ -120,12 +125,7 @@ impl Metrics {
                 &["reason", "status"],
             )?,
             scheduling_syncs: scheduling_syncs(registry)?,
-            // Counts syncs that were skipped because a watch was behind. ([M10])
-            stale_skips: counter(
-                "stale_sync_skips_total",
-                "The number of syncs skipped because a watch was behind our own writes",
-                &["group", "resource"],
-            )?,
+            stale_skips: stale_skips(registry)?,
             panics: one("epilogue_sync_panics_total", "Syncs and checks that panicked")?,
             plans: plans(registry)?,
             template_reads: one(
@@ -217,6 +217,17 @@ impl Metrics {
         self.pod_ends.with_label_values(&[cause.label(), counted.label()]).inc();
     }
 
+    /// Observes how far disruptions have come.
+    pub(crate) fn disrupted(&self, seen: &Observations) {
+        for it in &seen.phases {
+            let labels = [it.source.label(), it.phase.label()];
+            self.disruptions.with_label_values(&labels).observe(it.after.as_secs_f64());
+        }
+        for (source, work) in &seen.lost_work {
+            self.lost_work.with_label_values(&[source.label()]).inc_by(work.as_secs_f64());
+        }
+    }
+
     fn indexes_finished(&self, job: &Job, succeeded: u32, failed: Option<u32>) {
         if !job.is_indexed() {
             return;
@@ -250,6 +261,18 @@ fn scheduling_syncs(registry: &Registry) -> prometheus::Result<IntCounterVec> {
     registered(registry, IntCounterVec::new(options, &["result"])?)
 }
 
+/// The syncs that were skipped because a watch was behind. ([M10])
+fn stale_skips(registry: &Registry) -> prometheus::Result<IntCounterVec> {
+    let counter = |name: &str, help: &str, labels: &[&str]| {
+        registered(registry, IntCounterVec::new(named(name, help), labels)?)
+    };
+    counter(
+        "stale_sync_skips_total",
+        "The number of syncs skipped because a watch was behind our own writes",
+        &["group", "resource"],
+    )
+}
+
 /// The ends of pods, by what the events of their Jobs say.
 fn pod_ends(registry: &Registry) -> prometheus::Result<IntCounterVec> {
     let counter = |name: &str, help: &str, labels: &[&str]| {
@@ -259,6 +282,35 @@ fn pod_ends(registry: &Registry) -> prometheus::Result<IntCounterVec> {
         "epilogue_pod_ends_total",
         "Pods of Jobs that failed or were disrupted, by cause and by how that counted",
         &["cause", "counted"],
+    )
+}
+
+/// The phases of disruptions: from the time of a write to that of a slow start.
+fn disruptions(registry: &Registry) -> prometheus::Result<HistogramVec> {
+    let histogram = |name: &str, help: &str, labels: &[&str]| {
+        let buckets = vec![
+            0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+            1800.0, 3600.0,
+        ];
+        let options = HistogramOpts::new(name, help).buckets(buckets);
+        registered(registry, HistogramVec::new(options, labels)?)
+    };
+    histogram(
+        "epilogue_disruption_seconds",
+        "How long after the first sign of a pod's disruption a phase was reached",
+        &["source", "phase"],
+    )
+}
+
+/// The run time of containers that disruptions ended.
+fn lost_work(registry: &Registry) -> prometheus::Result<CounterVec> {
+    let counter = |name: &str, help: &str, labels: &[&str]| {
+        registered(registry, CounterVec::new(Opts::new(name, help), labels)?)
+    };
+    counter(
+        "epilogue_disruption_lost_work_seconds_total",
+        "Seconds for which the containers of disrupted pods had run",
+        &["source"],
     )
 }
 
@@ -419,6 +471,7 @@ fn raise(counter: &IntCounter, total: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use controller_core::disruption_times::{Observation, Phase, Source};
     use controller_core::view::WireJob;
     use controller_core::workqueue::QueueTally;
     use prometheus::TextEncoder;
@@ -470,6 +523,26 @@ mod tests {
         ] {
             let line = format!("job_controller_{name}{{{labels}}} {value}\n");
             assert!(page.contains(&line), "{line}not in\n{page}");
+        }
+    }
+
+    #[test]
+    fn phases_of_disruptions_are_observed_with_parts_of_a_second() {
+        let registry = Registry::new();
+        let metrics = Metrics::new(&registry).expect("must register");
+        let (source, after) = (Source::LostNode, Duration::from_millis(1_250));
+        let phases = vec![Observation { source, phase: Phase::Running, after }];
+        let lost_work = vec![(source, Duration::from_millis(500)), (source, after)];
+        metrics.disrupted(&Observations::default());
+        metrics.disrupted(&Observations { phases, lost_work });
+        let page = page(&registry);
+        for line in [
+            r#"disruption_seconds_sum{phase="running",source="lost-node"} 1.25"#,
+            r#"disruption_seconds_bucket{phase="running",source="lost-node",le="1"} 0"#,
+            r#"disruption_seconds_bucket{phase="running",source="lost-node",le="120"} 1"#,
+            r#"disruption_lost_work_seconds_total{source="lost-node"} 1.75"#,
+        ] {
+            assert!(page.contains(&format!("epilogue_{line}\n")), "{line} is not in {page}");
         }
     }
 

@@ -177,6 +177,9 @@ const POD_ENDS: &str = "sum by (cause, counted) ((epilogue_pod_ends_total{job='$
     epilogue_pod_ends_total{job='$job'} offset 1h) or \
     increase(epilogue_pod_ends_total{job='$job'}[1h]))";
 
+const DISRUPTION_P99: &str = "histogram_quantile(0.99, sum by (phase, le) (increase(\
+    epilogue_disruption_seconds_bucket{job='$job'}[1h])))";
+
 const NODE: Dashboard = Dashboard {
     name: "node",
     title: "Epilogue / Node",
@@ -335,7 +338,7 @@ const JOB: Dashboard = Dashboard {
     panels: &JOB_PANELS,
 };
 
-const JOB_PANELS: [Panel; 13] = [
+const JOB_PANELS: [Panel; 14] = [
     graph(
         "Syncs per second",
         "ops",
@@ -412,6 +415,12 @@ const JOB_PANELS: [Panel; 13] = [
         "none",
         "Failed and disrupted pods by cause, and how their Job counted them.",
         &[(POD_ENDS, "{{cause}}: {{counted}}")],
+    ),
+    graph(
+        "Phases of disruptions, p99",
+        "s",
+        "How long after the first sign of a disruption pods came so far, within an hour.",
+        &[(DISRUPTION_P99, "{{phase}}")],
     ),
     graph(
         "Indexes finished per hour",

@@ -1,6 +1,7 @@
 //! Shows pods of a Job one change at a time, and reads what was measured.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -139,7 +140,8 @@ impl World {
 
     fn show(&mut self, millis: i64, shape: &Shape) -> Vec<String> {
         let pod = pod(shape.0.clone());
-        self.see(&pod.name.to_string(), Some(pod), millis)
+        let name = Arc::clone(&pod.name);
+        self.see(&name, Some(pod), millis)
     }
 
     fn lose(&mut self, millis: i64, name: &str) -> Vec<String> {
