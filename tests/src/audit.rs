@@ -10,6 +10,10 @@ use crate::install::{AGENTS_NAMESPACE, NAMESPACE};
 /// Name of the log in a lab's directory.
 pub(crate) const LOG: &str = "audit.log";
 
+/// The namespace of accounts whose requests are audited, too: a test writes by one of them what the
+/// log is to witness. No policy of ours bounds them.
+pub const WITNESSED: &str = "lab-witnessed";
+
 /// How an entry shows a request that the server cannot take: malformed (400), of a type that it
 /// does not know (415), or against its rules (422).
 const MALFORMED: [&str; 3] = [r#""code":400"#, r#""code":415"#, r#""code":422"#];
@@ -19,9 +23,10 @@ const WITHOUT_RIGHT: &str = r#""authorization.k8s.io/decision":"forbid""#;
 /// whether the server, which may be older, streams lists.
 const QUESTIONS: [&str; 2] = ["dryRun=All", "sendInitialEvents=true"];
 
-/// The audit policy: metadata of each request of our accounts, once it is answered.
+/// The audit policy: metadata of each request of these accounts, once it is answered.
 pub(crate) fn policy() -> String {
-    let groups = [NAMESPACE, AGENTS_NAMESPACE].map(|name| format!("system:serviceaccounts:{name}"));
+    let groups = [NAMESPACE, AGENTS_NAMESPACE, WITNESSED];
+    let groups = groups.map(|name| format!("system:serviceaccounts:{name}"));
     serde_json::json!({
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",

@@ -4,6 +4,7 @@
 mod admission;
 mod batching;
 mod deletion;
+mod disruptions;
 mod documented;
 mod ends;
 mod examples;

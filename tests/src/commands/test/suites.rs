@@ -179,6 +179,8 @@ const RULES: &[(&str, &str, &str, Weight, Duration)] = &[
     // It starts fifty agents.
     (LAB, "agent", "agent::notices", Weight::Parts(6), Duration::from_mins(8)),
     (LAB, "agent", "", ON_API, Duration::from_mins(6)),
+    // It compares times of two programs.
+    (LAB, "features", "features::disruptions::the_mean", Weight::Machine, Duration::from_mins(3)),
     (LAB, "features", "", ON_API, Duration::from_mins(6)),
     (LAB, "permissions", "", ON_API, Duration::from_mins(6)),
     (LAB, "podgc", "", WAITS, Duration::from_mins(6)),
