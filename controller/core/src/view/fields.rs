@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 /// The fields of a pod. `[]` stands for each item of a list. Labels that selectors of Jobs name
-/// are read as well.
+/// are read as well. Messages of conditions may say anything, so they are left out; the view takes
+/// from them what metrics tell apart, and from none in a dump.
 pub const POD: &[&str] = &[
     "metadata.name",
     "metadata.namespace",
@@ -47,7 +48,6 @@ pub const POD: &[&str] = &[
     "status.conditions[].type",
     "status.conditions[].status",
     "status.conditions[].reason",
-    "status.conditions[].message",
     "status.conditions[].lastTransitionTime",
     "status.containerStatuses[].name",
     "status.containerStatuses[].restartCount",
