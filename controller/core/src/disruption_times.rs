@@ -43,7 +43,7 @@ pub enum Source {
 /// What a disruption comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The end of its machine that was announced: the length of the warning.
+    /// The end of its containers that was announced: the length of the warning.
     Notice,
     /// DisruptionTarget is True.
     Marked,

@@ -195,7 +195,7 @@ fn answered(log: &str, words: [&str; 2], since: Timestamp) -> Vec<f64> {
 
 /// The witness is another program, with its own view of the order. Sums do not ask which pod took
 /// the place of which, and one slow event among a thousand changes little in a mean.
-/// The median of the rounds leaves out one in which the machine was slow.
+/// An error of the measurement shows in every round, and a slow machine in some: two must agree.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_mean_of_a_thousand_disruptions_is_that_of_the_audit_log() {
     // The seventh failure of a place waits.
@@ -245,10 +245,9 @@ async fn the_mean_of_a_thousand_disruptions_is_that_of_the_audit_log() {
                 (sum(&pages[1]) - sum(&pages[0]) - audited) / EACH
             })
             .collect();
-        differences.sort_by(f64::total_cmp);
         println!("{phase}: measured less audited, seconds, by round: {differences:.3?}");
-        let median = differences[ROUNDS / 2];
-        assert!(median.abs() <= 0.05, "{phase}: {differences:?}");
+        differences.sort_by(|one, other| one.abs().total_cmp(&other.abs()));
+        assert!(differences[1].abs() <= 0.05, "{phase}: {differences:?}");
     }
     controller.check().expect("our controller runs to the end");
     controller.stop().await;
