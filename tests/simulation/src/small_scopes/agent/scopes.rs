@@ -45,7 +45,7 @@ pub const CANCELLED: Scope =
 /// A cancelled shutdown, in which the agent dies.
 pub(super) const CANCELLED_RESTARTED: Scope = Scope {
     name: "agent-lives-cancel-restart",
-    states: 51_523,
+    states: 53_498,
     other_lock: true,
     faults: CANCEL_RESTART,
     ..CANCELLED
@@ -67,7 +67,7 @@ pub const SMALL: &[Scope] = &[
     Scope { name: "agent-shuts-down-cancel", states: 12_442, faults: CANCEL, ..SHUTS_DOWN },
     Scope {
         name: "agent-lives-restart",
-        states: 3_368,
+        states: 3_542,
         pods: ONE,
         other_lock: true,
         faults: RESTART,
@@ -75,7 +75,7 @@ pub const SMALL: &[Scope] = &[
     },
     Scope {
         name: "agent-stopped-restart",
-        states: 6_232,
+        states: 6_373,
         other_lock: true,
         faults: RESTART,
         ..STOPPED
@@ -87,14 +87,14 @@ pub const SMALL: &[Scope] = &[
     Scope { name: "agent-other", states: 226, pods: OTHER, faults: LOST, ..STOPPED },
     Scope {
         name: "agent-stopped-cancel-restart",
-        states: 61_562,
+        states: 63_211,
         other_lock: true,
         faults: CANCEL_RESTART,
         ..STOPPED
     },
     Scope {
         name: "agent-stopped-sidecar",
-        states: 55_852,
+        states: 57_837,
         pods: MESH,
         other_lock: true,
         faults: Faults { ends: 1, ..CANCEL_RESTART },
