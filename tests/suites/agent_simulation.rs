@@ -370,3 +370,8 @@ fn an_agent_that_leaves_pods_without_a_sandbox_is_caught() {
 fn an_agent_that_knows_of_no_volume_in_use_is_caught() {
     caught(Sabotage::LeaveVolumes, "lock released under volumes of ended pods");
 }
+
+#[test]
+fn an_agent_that_hears_no_notice_is_caught() {
+    caught(Sabotage::IgnoreNotices, "the node is tainted: false");
+}

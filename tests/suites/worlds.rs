@@ -21,6 +21,7 @@ mod ledger;
 mod memory;
 mod namespaces;
 mod node_ledger;
+mod notices;
 mod pace;
 mod plan_checks;
 mod plots;
@@ -548,6 +549,7 @@ fn a_seed_replays_exactly() {
         Options { faults: true, dooms: true, ..Options::default() },
         Options { faults: true, admission: true, ..Options::default() },
         Options { shuts_down: true, changes_updates: true, ..Options::default() },
+        Options { shuts_down: true, has_notice: true, ..Options::default() },
         Options { shuts_down: true, kubelet_fails: true, ..Options::default() },
         Options { shuts_down: true, faults: true, restores: true, ..Options::default() },
         Options { shuts_down: true, faults: true, cancels: true, ..Options::default() },

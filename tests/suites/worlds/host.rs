@@ -1,7 +1,9 @@
 //! A node with its agent: its files, its bus, its runtime, and the agent's process as it ships.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -134,6 +136,24 @@ impl Host {
     /// Its memory, if it has one.
     pub(super) fn memory(&self) -> Option<&Memory> {
         self.memory.as_ref().map(|(memory, _)| &**memory)
+    }
+
+    /// Announces the end of the machine by the file of a notice.
+    pub(super) fn give_notice(&self, at: Timestamp) {
+        let directory = self.root.path().join("run/epilogue");
+        std::fs::create_dir_all(&directory).expect("must be creatable");
+        let new = directory.join("notice.new");
+        std::fs::write(&new, format!("at={at}\n")).expect("must be writable");
+        for (path, mode) in [(&directory, 0o755), (&new, 0o644)] {
+            let permissions = Permissions::from_mode(mode);
+            std::fs::set_permissions(path, permissions).expect("must be settable");
+        }
+        std::fs::rename(new, directory.join("notice")).expect("must be renamable");
+    }
+
+    /// Takes the notice back, if there is one.
+    pub(super) fn withdraw_notice(&self) {
+        drop(std::fs::remove_file(self.root.path().join("run/epilogue/notice")));
     }
 
     /// What tells the node's runtime of its pods' processes.

@@ -81,8 +81,11 @@ impl Kubelet {
 pub(super) struct Story {
     pub(super) node: String,
     pub(super) kubelet: Kubelet,
+    /// When the shutdown was first announced, by logind or by a notice.
     pub(super) announced: Timestamp,
-    /// When logind's time is over.
+    /// When logind announced it.
+    pub(super) signalled: Option<Timestamp>,
+    /// When the time is over: logind's, or that of a notice which is still to come then.
     pub(super) due: Timestamp,
     /// When the agent's lock was gone.
     pub(super) released: Option<Timestamp>,
@@ -98,6 +101,15 @@ pub(super) struct Story {
     pub(super) answered: [usize; 2],
 }
 
+/// A notice of the end, ahead of logind.
+#[derive(Clone, Copy, Debug)]
+struct Notice {
+    /// The end that it announces.
+    end: Timestamp,
+    /// How long after it logind announces the end.
+    signal_in: Duration,
+}
+
 /// What a shutdown is to be like.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
@@ -105,6 +117,8 @@ pub(super) struct Plan {
     /// Whether the agent may crash.
     pub(super) crashes: bool,
     pub(super) cancels: bool,
+    /// Whether notice is given of it, ahead of logind.
+    pub(super) has_notice: bool,
     pub(super) sabotage: Option<Sabotage>,
 }
 
@@ -157,10 +171,13 @@ impl Shutdown {
             // The agent's lock goes with it, and another one delays the shutdown on.
             self.hold(OTHERS_NUMBER, OTHERS_LOCK);
         }
-        let login1 = Arc::clone(&self.host.bus.login1);
         let announced = self.api.now();
-        login1.shut_down("poweroff").await;
-        let due = announced + Duration::from_micros(login1.state().delay_us_max);
+        let notice = self.plan.has_notice.then(|| self.give_notice());
+        let signal_in = notice.map_or(Duration::ZERO, |notice| notice.signal_in);
+        let due = announced + signal_in + self.delay();
+        if notice.is_none() {
+            self.host.bus.login1.shut_down("poweroff").await;
+        }
         if self.plan.sabotage == Some(Sabotage::LeaveAtOnce) {
             self.agent.kill().await;
         }
@@ -168,6 +185,7 @@ impl Shutdown {
             node: name.clone(),
             kubelet,
             announced,
+            signalled: notice.is_none().then_some(announced),
             due,
             released: None,
             crashed: None,
@@ -186,13 +204,14 @@ impl Shutdown {
                 host.behead();
             }
             if kubelet == Kubelet::Graceful {
+                sleep(signal_in).await;
                 nodes.shutdown(&name).await.expect("must be taken");
             }
             pending::<()>().await;
         };
         tokio::select! {
             biased;
-            () = self.follow(&mut story, crash == 2) => {}
+            () = self.follow(&mut story, notice, crash == 2) => {}
             () = ends => {}
         }
         if story.off.is_some() {
@@ -201,6 +220,21 @@ impl Shutdown {
         }
         story.answered = self.host.kubelet().answered();
         story
+    }
+
+    /// The delay that logind grants now.
+    fn delay(&self) -> Duration {
+        Duration::from_micros(self.host.bus.login1.state().delay_us_max)
+    }
+
+    /// Gives notice of the end. logind is to announce it by then, or a little earlier or later.
+    fn give_notice(&mut self) -> Notice {
+        let most = if self.plan.cancels { 70_000 } else { 150_000 };
+        let ahead = self.random.millis(10_000, most);
+        let end = self.api.now() + ahead;
+        self.host.give_notice(end);
+        let drift = self.random.millis(0, 10_000);
+        Notice { end, signal_in: (ahead + drift).saturating_sub(Duration::from_secs(5)) }
     }
 
     /// What the kubelet does before the announcement. Returns deleted pods that no one ends.
@@ -272,14 +306,25 @@ impl Shutdown {
     }
 
     /// Follows the shutdown until the machine is off or the shutdown is cancelled.
-    async fn follow(&mut self, story: &mut Story, crashes: bool) {
+    async fn follow(&mut self, story: &mut Story, notice: Option<Notice>, crashes: bool) {
         let login1 = Arc::clone(&self.host.bus.login1);
         let begun = Instant::now();
-        let cancel_at = self.plan.cancels.then(|| begun + self.random.millis(10, 8_000));
+        let cancels_within = if self.plan.has_notice { 60_000 } else { 8_000 };
+        let cancel_at = self.plan.cancels.then(|| begun + self.random.millis(10, cancels_within));
         let mut crash_at = crashes.then(|| begun + self.random.millis(1, 5_000));
         let mut start_at = None;
         loop {
-            let (state, time, now) = (login1.state(), self.api.now(), Instant::now());
+            let (time, now) = (self.api.now(), Instant::now());
+            if let Some(Notice { end, signal_in }) = notice
+                && story.signalled.is_none()
+                && now >= begun + signal_in
+            {
+                login1.shut_down("poweroff").await;
+                let due = time + self.delay();
+                story.signalled = Some(time);
+                story.due = if end > time { due.min(end) } else { due };
+            }
+            let state = login1.state();
             if story.released.is_none() && !is_held(&state, AGENTS_LOCK) {
                 story.released = Some(time);
             }
@@ -301,7 +346,10 @@ impl Shutdown {
                 self.agent.start();
             }
             if is_cancelled {
-                login1.cancel().await;
+                self.host.withdraw_notice();
+                if story.signalled.is_some() {
+                    login1.cancel().await;
+                }
                 story.cancelled = Some(time);
                 return;
             }

@@ -107,6 +107,8 @@ pub(super) struct Options {
     pub(super) kubelet_fails: bool,
     /// The shutdown is cancelled.
     pub(super) cancels: bool,
+    /// Notice is given of the shutdown, ahead of logind.
+    pub(super) has_notice: bool,
     /// The API has gang scheduling, whatever the seed.
     pub(super) gangs: bool,
     /// A node runs short of memory, and its agent does this.
@@ -251,8 +253,8 @@ impl World {
             let fails = options.kubelet_fails;
             let of_seed = Kubelet::of_seed(seed, fails);
             let kubelet = if options.cancels { Kubelet::Plain } else { of_seed };
-            let plan =
-                Plan { kubelet, crashes: options.faults, cancels: options.cancels, sabotage };
+            let Options { faults: crashes, cancels, has_notice, .. } = options;
+            let plan = Plan { kubelet, crashes, cancels, has_notice, sabotage };
             let mut shutdown = Shutdown::new(host, &api, of, plan);
             shutdown.start_agent();
             shutdown

@@ -10,6 +10,7 @@ use agent_core::protocol::ending::{Ending, Source};
 use agent_core::protocol::event::Event;
 use epilogue_common::names::node_condition::MAINTENANCE_PLANNED;
 
+use super::Sabotage;
 use super::situations::Met;
 use super::world::{Life, World};
 use crate::controller::agenda::Moment;
@@ -107,6 +108,9 @@ impl World {
 
     fn say_notice(&mut self) {
         let (now, Some(run)) = (self.now(), self.agent_run()) else { return };
+        if self.options.sabotage == Some(Sabotage::IgnoreNotices) {
+            return;
+        }
         let ending = self.notices.given.map(|(certain, at)| Ending {
             within: Some(at.saturating_sub(now)),
             kind: None,

@@ -72,11 +72,13 @@ pub enum Sabotage {
     LeaveAbandoned,
     /// Does not receive which volumes are in use.
     LeaveVolumes,
+    /// Does not receive notices.
+    IgnoreNotices,
 }
 
 impl Sabotage {
     /// All mistakes.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::DropAcks,
         Self::ReleaseAtOnce,
         Self::NeverRelease,
@@ -109,6 +111,7 @@ impl Sabotage {
         Self::TrustRestarts,
         Self::LeaveAbandoned,
         Self::LeaveVolumes,
+        Self::IgnoreNotices,
     ];
 }
 
