@@ -76,9 +76,7 @@ pub async fn shutdowns(binary: PathBuf) -> anyhow::Result<Vec<Shutdown>> {
 }
 
 async fn shut_down(way: &'static str, site: &Site) -> anyhow::Result<Shutdown> {
-    let before = ticks(site.pid())?;
-    tokio::time::sleep(IDLE).await;
-    let idle = ticks(site.pid())?.saturating_sub(before);
+    let idle_cpu_percent = cpu_percent(site.pid(), IDLE).await?;
     let rss_kib = memory_kib(site.pid(), "VmRSS:")?;
     let file_kib = memory_kib(site.pid(), "RssFile:")?;
     let begun = site.shut_down().await;
@@ -101,8 +99,7 @@ async fn shut_down(way: &'static str, site: &Site) -> anyhow::Result<Shutdown> {
         released,
         rss_kib,
         file_kib,
-        #[expect(clippy::cast_precision_loss, reason = "a few ticks")]
-        idle_cpu_percent: idle as f64 / TICKS_PER_SECOND / IDLE.as_secs_f64() * 100.0,
+        idle_cpu_percent,
     })
 }
 
@@ -154,6 +151,15 @@ fn memory_kib(pid: u32, line: &str) -> anyhow::Result<u64> {
     let found = status.lines().find_map(|it| it.strip_prefix(line));
     let value = found.and_then(|it| it.split_whitespace().next()).context("no such line")?;
     Ok(value.parse()?)
+}
+
+/// The CPU that a process takes for so long from now on, in percent of a core.
+#[expect(clippy::cast_precision_loss, reason = "a few ticks")]
+pub(super) async fn cpu_percent(pid: u32, lasts: Duration) -> anyhow::Result<f64> {
+    let before = ticks(pid)?;
+    tokio::time::sleep(lasts).await;
+    let used = ticks(pid)?.saturating_sub(before);
+    Ok(used as f64 / TICKS_PER_SECOND / lasts.as_secs_f64() * 100.0)
 }
 
 /// CPU time of a process, in ticks.

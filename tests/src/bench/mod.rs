@@ -12,6 +12,7 @@ mod contender;
 mod exposition;
 mod figures;
 pub mod hold;
+pub mod notices;
 pub mod picture;
 mod report;
 mod requests;

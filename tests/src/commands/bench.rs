@@ -56,6 +56,8 @@ enum What {
     Admission,
     /// The agent's shutdown
     Agent,
+    /// What the sources of notices cost an agent at rest
+    Notices,
     /// How long one tenant's Jobs wait while another floods the controller
     Tenants,
     /// What running pods cost: memory of each, and a restart until the first pod of a new Job
@@ -85,6 +87,13 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if arguments.what == Some(What::Agent) {
         prepare::run(&[GoProgram::ControlPlane]).await?;
         return agent(arguments.binary).await;
+    }
+    if arguments.what == Some(What::Notices) {
+        prepare::run(&[GoProgram::ControlPlane]).await?;
+        let binary = agents_program(arguments.binary).await?;
+        let rows = bench::notices::at_rest(binary, arguments.runs).await?;
+        print!("{}", bench::notices::table(&rows));
+        return Ok(());
     }
     if arguments.what == Some(What::Admission) {
         prepare::run(&[GoProgram::ControlPlane]).await?;
@@ -124,14 +133,18 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 async fn agent(binary: Option<PathBuf>) -> anyhow::Result<()> {
-    let binary = if let Some(binary) = binary {
-        binary
-    } else {
-        build::small("epilogue-agent").await?;
-        small_program("epilogue-agent")
-    };
+    let binary = agents_program(binary).await?;
     print!("{}", bench::agent::table(&bench::agent::shutdowns(binary).await?));
     Ok(())
+}
+
+/// This program, or else one as it ships.
+async fn agents_program(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    if let Some(given) = given {
+        return Ok(given);
+    }
+    build::small("epilogue-agent").await?;
+    Ok(small_program("epilogue-agent"))
 }
 
 fn plan(arguments: &Arguments) -> Plan {
