@@ -27,7 +27,7 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Serialize;
 use serde_json::Value;
 
-use ends::{Ends, ends};
+use ends::{Ends, ends, to_end};
 use group::with_group;
 use remedies::{Remedy, remedy};
 use waits::{notes, unknown_annotations, waits, wake_up};
@@ -357,11 +357,9 @@ fn class(job: &Job, plan: &PodPlan, lists: &Lists<'_>, pod: &Arc<Pod>) -> Class 
     }
     if lists.active.contains(&pod.uid) {
         let ready = if pod.is_ready() { "active and ready" } else { "active" };
-        return if pod.tracked {
-            class(ready, "not terminal", None)
-        } else {
-            class(ready, "not terminal; no tracking finalizer", Some(Code::PodUntracked))
-        };
+        let untracked = if pod.tracked { "" } else { "; no tracking finalizer" };
+        let because = format!("not terminal{}{untracked}", to_end(pod));
+        return class(ready, &because, (!pod.tracked).then_some(Code::PodUntracked));
     }
     if lists.newly_failed.contains(&pod.uid) {
         return failed_class(job, pod);

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use controller_core::disruption_times::Source;
 use controller_core::job::{Cause, Ending, SyncInput, counts_as_failure, plain};
 use controller_core::view::{Phase, Pod};
 use epilogue_common::pod_end::{Counted, PodEnds};
@@ -103,4 +104,14 @@ fn of_pod(input: &SyncInput<'_>, pod: &Arc<Pod>) -> End {
         counted: (!pod.tracked).then(|| counted.label()),
         says: Ending(pod).to_string(),
     }
+}
+
+/// That a disruption is about to end the pod: what it is, and by when, if that is announced.
+pub(super) fn to_end(pod: &Pod) -> String {
+    if !pod.is_target() {
+        return String::new();
+    }
+    let source = Source::of(pod).label();
+    let by = pod.gc.ends_at().map_or(String::new(), |at| format!(" by {at}"));
+    format!("; it is to end{by} (DisruptionTarget, source {source})")
 }

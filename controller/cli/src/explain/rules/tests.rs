@@ -338,3 +338,23 @@ fn the_worst_index_counts_for_the_limit_per_index() {
     let found = explained(spec(started(), &fields), pods);
     assert!(limits(&found).contains(&("backoffLimitPerIndex", 2, 3)), "{found:?}");
 }
+
+#[test]
+fn pod_that_is_about_to_end_is_shown_with_what_ends_it_and_when() {
+    let because = |ends_at: &str, message: &str| {
+        let mut pod = pod("a", "Running");
+        pod["metadata"]["annotations"] = json!({"epilogue.dev/ends-at": ends_at});
+        pod["status"]["conditions"] = json!([{"type": "DisruptionTarget", "status": "True",
+            "reason": "TerminationByKubelet", "message": message}]);
+        let found = explained(spec(started(), &[]), vec![pod]);
+        found.pods[0].because.clone()
+    };
+    let shutdown = "Pod was terminated in response to imminent node shutdown.";
+    assert_eq!(
+        because("2026-11-21T14:05:36Z", shutdown),
+        "not terminal; it is to end by 2026-11-21T14:05:36Z (DisruptionTarget, source shutdown)"
+    );
+    let pressure = "The node was low on resource: memory. ";
+    let words = "not terminal; it is to end (DisruptionTarget, source pressure)";
+    assert_eq!(because("soon", pressure), words);
+}
