@@ -146,8 +146,10 @@ pub mod job_option {
     /// Names for the rules of `spec.podFailurePolicy`, separated by commas, in the reason of a Job
     /// that one of them fails.
     pub const POD_FAILURE_POLICY_NAMES: &str = "epilogue.dev/pod-failure-policy-names";
+    /// A pod that is about to end is replaced while it still runs.
+    pub const REPLACE_EARLY: &str = "epilogue.dev/replace-early";
     /// All of them.
-    pub const ALL: [&str; 8] = [
+    pub const ALL: [&str; 9] = [
         DISRUPTION_LIMIT,
         BACKOFF_BASE,
         BACKOFF_MAX,
@@ -156,6 +158,7 @@ pub mod job_option {
         FORCE_FAIL_AFTER,
         FINISHED_PODS_KEPT,
         POD_FAILURE_POLICY_NAMES,
+        REPLACE_EARLY,
     ];
 }
 

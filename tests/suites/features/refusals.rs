@@ -154,12 +154,18 @@ async fn annotations_that_could_not_be_acted_on_are_refused() {
         (json!({"epilogue.dev/disruption-limit": "1"}), "add a rule with action Ignore"),
         (json!({"epilogue.dev/avoid-failed-nodes": "yes"}), "must be true or false"),
         (json!({"epilogue.dev/finished-pods-kept": "-1"}), "must be a number from 0 to"),
+        (json!({"epilogue.dev/replace-early": "1"}), "must be true or false"),
         (names("A"), "at most one name for each rule"),
     ];
     for (annotations, words) in refused {
         let refusal = answer(with(annotations)).await.unwrap_or_default();
         assert!(refusal.contains(words), "{words}: {refusal}");
     }
+    let early = || with(json!({"epilogue.dev/replace-early": "true"}));
+    assert_eq!(answer(early().spec("podReplacementPolicy", "TerminatingOrFailed")).await, None);
+    let late = early().spec("podReplacementPolicy", "Failed");
+    let refusal = answer(late).await.unwrap_or_default();
+    assert!(refusal.contains("lets two pods of one place run"), "{refusal}");
     // What the core's tests refuse, and take.
     let fail = json!({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}});
     let policy = json!({"rules": [fail, fail]});

@@ -95,6 +95,38 @@ async fn under_terminating_or_failed_a_deleted_pod_is_replaced_at_once() {
     bed.stop().await;
 }
 
+/// The successor runs, and succeeds, while the first pod has not even been deleted.
+async fn a_pod_that_is_about_to_end_is_replaced_while_it_runs(bed: &Bed, name: &str, mode: &str) {
+    bed.create(
+        job_of_a_slow_pod(name, mode, "TerminatingOrFailed", 1)
+            .metadata("annotations", json!({"epilogue.dev/replace-early": "true"})),
+    )
+    .await;
+    bed.reaches(name, SOON, |state| state.active == 1 && state.ready == Some(1)).await;
+    let pods = bed.pods(name).await;
+    assert_eq!(pods.len(), 1, "pods of {name}");
+    let first = pods[0].metadata.name.clone().expect("a pod has a name");
+    let target = json!({"type": "DisruptionTarget", "status": "True", "reason": "Test"});
+    let patch = Patch::Strategic(json!({"status": {"conditions": [target]}}));
+    let api = bed.api::<Pod>();
+    api.patch_status(&first, &PatchParams::default(), &patch).await.expect("the condition is set");
+    let state = bed.finished(name, SOON).await;
+    assert_eq!((state.succeeded, state.failed), (1, 0), "{name}: the first one never failed");
+    let pods = bed.pods(name).await;
+    let others = pods.iter().filter(|pod| pod.metadata.name.as_ref() != Some(&first)).count();
+    assert_eq!(others, 1, "{name}: one successor");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_is_about_to_end_is_replaced_early_if_its_job_asks_for_that() {
+    let bed = bed(&[NO_BACKOFF]).await;
+    tokio::join!(
+        a_pod_that_is_about_to_end_is_replaced_while_it_runs(&bed, "plain", "NonIndexed"),
+        a_pod_that_is_about_to_end_is_replaced_while_it_runs(&bed, "indexed", "Indexed"),
+    );
+    bed.stop().await;
+}
+
 async fn set_policy(bed: &Bed, name: &str, policy: &str) {
     let patch = Patch::Merge(json!({"spec": {"podReplacementPolicy": policy}}));
     let jobs = bed.api::<Job>();

@@ -7,6 +7,7 @@ mod body;
 mod calls;
 mod cause;
 mod census;
+mod early;
 mod end_events;
 mod ends;
 mod facts;

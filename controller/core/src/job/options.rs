@@ -9,11 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use epilogue_common::names::job_condition::DISRUPTIONS_IGNORED;
 use epilogue_common::names::job_option::{
     AVOID_FAILED_NODES, BACKOFF_BASE, BACKOFF_MAX, DISRUPTION_LIMIT, FINISHED_PODS_KEPT,
-    PENDING_TIMEOUT, POD_FAILURE_POLICY_NAMES,
+    PENDING_TIMEOUT, POD_FAILURE_POLICY_NAMES, REPLACE_EARLY,
 };
 use jiff::SignedDuration;
 
 use super::census::Census;
+use super::early;
 use super::input::Settings;
 use super::rule_names::RuleNames;
 use crate::go_duration::GoDuration;
@@ -39,6 +40,8 @@ pub struct Options {
     pub finished_pods_kept: Option<u32>,
     /// `epilogue.dev/pod-failure-policy-names`: how a reason names the rule that fails the Job.
     pub rule_names: Option<RuleNames>,
+    /// `epilogue.dev/replace-early`: replace a pod that is about to end while it still runs.
+    pub replace_early: bool,
     /// Values that could not be read, or are too short, for people.
     pub problems: Vec<String>,
 }
@@ -51,6 +54,10 @@ impl Options {
         if let Some(problem) = options.rule_names.as_ref().and_then(|names| names.exceed(rules)) {
             options.problems.push(problem);
             options.rule_names = None;
+        }
+        if let Some(why) = early::never(job).filter(|_| options.replace_early) {
+            options.problems.push(format!("{REPLACE_EARLY} is left out: {why}"));
+            options.replace_early = false;
         }
         options
     }
@@ -69,6 +76,7 @@ impl Options {
             avoid_failed_nodes: reader.flag(AVOID_FAILED_NODES),
             finished_pods_kept: reader.number(FINISHED_PODS_KEPT),
             rule_names: reader.rule_names(),
+            replace_early: reader.flag(REPLACE_EARLY),
             problems: reader.problems,
         };
         if let (Some(base), Some(max)) = (options.backoff_base, options.backoff_max)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::early::Places;
 use super::facts::{Facts, Indexes};
 use super::group::recovery::Recovery;
 use super::input::Settings;
@@ -144,27 +145,30 @@ fn size(
     open: usize,
     settings: &Settings,
 ) -> PodDecision {
-    let census = &facts.census;
-    let (active, wanted) = (census.active, wanted(facts));
+    let (census, places) = (&facts.census, Places::of(facts));
+    let active = places.active();
+    let wanted = wanted(facts, active);
     let excess = active.saturating_sub(open).saturating_sub(wanted);
-    if excess > 0 || !have_places(&facts.job, &census.pods) {
+    if excess > 0 || !have_places(&facts.job, &places.pods) || places.has_superfluous() {
         let most = settings.max_pod_create_delete_per_sync;
-        let victims = choose_victims(&facts.job, &live(), excess, most);
+        let mut live = live();
+        live.retain(|pod| places.pods.get(&pod.uid).is_some());
+        let victims = choose_victims(&facts.job, &places.ended, &live, excess, most);
         let stage = PodStage::delete(victims, Purpose::Excess);
         return PodDecision::new(stage, Action::PodsDeleted);
     }
     let waited_for = if facts.job.replaces_failed_only() { census.terminating.len() } else { 0 };
     match wanted.saturating_sub(active + waited_for) {
         0 => PodDecision::new(PodStage::None, Action::Tracking),
-        missing => create(facts, settings, missing),
+        missing => create(facts, &places, settings, missing),
     }
 }
 
-/// The number of pods that should be active. ([P2])
-fn wanted(facts: &Facts) -> usize {
+/// The number of pods that should be active, of which so many are. ([P2])
+fn wanted(facts: &Facts, active: usize) -> usize {
     let parallelism = usize::try_from(facts.job.spec.parallelism).unwrap_or(0);
     match facts.job.spec.completions {
-        None if facts.succeeded > 0 => facts.census.active,
+        None if facts.succeeded > 0 => active,
         None => parallelism,
         Some(completions) => usize::try_from(completions)
             .unwrap_or(0)
@@ -178,18 +182,23 @@ pub(super) fn can_run(facts: &Facts) -> Option<usize> {
     let failed = facts.per_index().map_or(0, |per_index| per_index.failed.len() as usize);
     let ended = Some(facts.succeeded + failed).filter(|ended| *ended > 0)?;
     let completions = facts.job.spec.completions.map(|it| usize::try_from(it).unwrap_or(0));
-    Some(completions.map_or(usize::MAX, |it| it.saturating_sub(ended)).min(wanted(facts)))
+    Some(
+        completions
+            .map_or(usize::MAX, |it| it.saturating_sub(ended))
+            .min(wanted(facts, facts.census.active)),
+    )
 }
 
 /// Whether a pod is missing, or has no node yet.
 pub(super) fn awaits_placement(facts: &Facts) -> bool {
     let mut pending = facts.census.pods.of_kind(Kind::Pending);
-    facts.census.active < wanted(facts) || pending.any(|pod| pod.node.is_none())
+    facts.census.active < wanted(facts, facts.census.active)
+        || pending.any(|pod| pod.node.is_none())
 }
 
 /// Creates missing pods, unless backoff delays it. No pod joins a group that is still to be ended.
 /// ([P5], [P6])
-fn create(facts: &Facts, settings: &Settings, missing: usize) -> PodDecision {
+fn create(facts: &Facts, places: &Places, settings: &Settings, missing: usize) -> PodDecision {
     let missing = missing.min(settings.max_pod_create_delete_per_sync);
     let none = PodDecision::new(PodStage::None, Action::PodsCreated);
     if facts.recovery.is_some() {
@@ -209,7 +218,7 @@ fn create(facts: &Facts, settings: &Settings, missing: usize) -> PodDecision {
             let draft = PodDraft { avoid, ..PodDraft::default() };
             (vec![draft; missing], None)
         }
-        Some(indexes) => indexed_drafts(facts, indexes, settings, missing),
+        Some(indexes) => indexed_drafts(facts, indexes, places, settings, missing),
     };
     let wake = match &waits_for {
         Some(WaitsFor::IndexBackoff { left, .. }) => Some(*left),
@@ -230,6 +239,7 @@ fn create(facts: &Facts, settings: &Settings, missing: usize) -> PodDecision {
 fn indexed_drafts(
     facts: &Facts,
     indexes: &Indexes,
+    places: &Places,
     settings: &Settings,
     missing: usize,
 ) -> (Vec<PodDraft>, Option<WaitsFor>) {
@@ -241,7 +251,7 @@ fn indexed_drafts(
     let backoff = |index| {
         per_index.map_or(SignedDuration::ZERO, |it| it.backoff(job, index, facts.now, settings))
     };
-    let busy = facts.census.pods.active_indexes().union(&waited_for);
+    let busy = places.pods.active_indexes().union(&waited_for);
     let succeeded_or_busy = indexes.succeeded.union(&busy);
     let taken = match per_index {
         Some(per_index) => succeeded_or_busy.union(&per_index.failed),
@@ -360,9 +370,15 @@ fn have_places(job: &Job, pods: &JobPods) -> bool {
 /// As many pods as are in excess, and at most as many as one sync deletes, in the order of
 /// deletion.
 ///
-/// An Indexed Job also loses pods whose index is missing, repeated or out of range.
-fn choose_victims(job: &Job, active: &[Arc<Pod>], excess: usize, most: usize) -> Vec<Arc<Pod>> {
-    let mut victims = if job.is_indexed() { misplaced(job, active) } else { Vec::new() };
+/// An Indexed Job also loses pods whose index is missing, repeated or out of range, or has ended.
+fn choose_victims(
+    job: &Job,
+    ended: &IndexSet,
+    active: &[Arc<Pod>],
+    excess: usize,
+    most: usize,
+) -> Vec<Arc<Pod>> {
+    let mut victims = if job.is_indexed() { misplaced(job, ended, active) } else { Vec::new() };
     let missing = excess.min(most).saturating_sub(victims.len());
     if missing > 0 {
         let misplaced: HashSet<&Uid> = victims.iter().map(|pod| &pod.uid).collect();
@@ -383,8 +399,9 @@ fn choose_victims(job: &Job, active: &[Arc<Pod>], excess: usize, most: usize) ->
 
 /// The active pods of an Indexed Job that have no place in it, in the order of deletion. Of an
 /// index, the last one stays.
-fn misplaced(job: &Job, active: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
-    let index = |pod: &Pod| pod.index.filter(|index| job.has_index(*index));
+fn misplaced(job: &Job, ended: &IndexSet, active: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
+    let index =
+        |pod: &Pod| pod.index.filter(|index| job.has_index(*index) && !ended.contains(*index));
     let mut stays: HashMap<u32, &Arc<Pod>> = HashMap::new();
     for pod in active {
         if let Some(index) = index(pod) {

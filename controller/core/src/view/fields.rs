@@ -91,6 +91,7 @@ pub const JOB: &[&str] = &[
     "metadata.annotations.epilogue.dev/force-fail-after",
     "metadata.annotations.epilogue.dev/pending-timeout",
     "metadata.annotations.epilogue.dev/pod-failure-policy-names",
+    "metadata.annotations.epilogue.dev/replace-early",
     "metadata.annotations.scheduling.k8s.io/group-template-name",
     "metadata.ownerReferences[].apiVersion",
     "metadata.ownerReferences[].kind",

@@ -466,7 +466,7 @@ fn the_small_kinds_are_kept_as_they_are_read() {
 fn the_annotations_that_programs_read_are_kept() {
     use job_option::{
         AVOID_FAILED_NODES, BACKOFF_BASE, BACKOFF_MAX, DISRUPTION_LIMIT, FINISHED_PODS_KEPT,
-        FORCE_FAIL_AFTER, PENDING_TIMEOUT, POD_FAILURE_POLICY_NAMES,
+        FORCE_FAIL_AFTER, PENDING_TIMEOUT, POD_FAILURE_POLICY_NAMES, REPLACE_EARLY,
     };
     let of_jobs = [
         AVOID_FAILED_NODES,
@@ -477,6 +477,7 @@ fn the_annotations_that_programs_read_are_kept() {
         FORCE_FAIL_AFTER,
         PENDING_TIMEOUT,
         POD_FAILURE_POLICY_NAMES,
+        REPLACE_EARLY,
     ];
     let kept = |kind, name: &str| {
         kept_fields(kind).contains(&format!("metadata.annotations.{name}").as_str())

@@ -24,6 +24,7 @@ mod plan_text;
 mod pod_template;
 mod properties;
 mod rejected;
+mod replace_early;
 mod replacement_policy;
 mod rule_names;
 mod scaling;
