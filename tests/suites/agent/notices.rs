@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use futures::{StreamExt as _, stream};
 use lab::agent::{Setup, Site, Way};
+use lab::eventually;
 
-use super::{TAINT, cluster};
+use super::{SOON, TAINT, cluster};
 
 const NODES: usize = 50;
 const PODS: usize = 3;
@@ -61,8 +62,10 @@ async fn fifty_nodes_that_get_a_notice_within_a_second_all_end_their_pods_in_tim
         assert_eq!((ends.disrupted, ends.ended_unmarked), (PODS, 0), "{ends:?}");
         waits.push(ends.marked_at.expect("all are marked").saturating_duration_since(given));
     }
+    // At so few requests a second, the taint may come after the last end.
     for site in &sites {
-        assert_eq!(site.node().await.0, [TAINT]);
+        let taints = async || site.node().await.0;
+        eventually("the node is tainted", SOON, taints, |taints| *taints == [TAINT]).await;
     }
     waits.sort();
     println!(
