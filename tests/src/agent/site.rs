@@ -1,6 +1,8 @@
 //! Assembles the test bed for one test or one run of the bench. Its methods panic, as tests do.
 
+use std::fs::Permissions;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -249,6 +251,19 @@ impl Site {
         let pid = Pid::from_raw(self.agent.pid().cast_signed());
         kill(pid, Signal::SIGTERM).expect("the agent must run");
         systemd
+    }
+
+    /// Announces the machine's end by the file of a notice; it must be root's.
+    pub fn give_notice(&self, text: &str) {
+        let directory = self.root.path().join("run/epilogue");
+        std::fs::create_dir_all(&directory).expect("must be creatable");
+        let (new, notice) = (directory.join("notice.new"), directory.join("notice"));
+        std::fs::write(&new, text).expect("must be writable");
+        for (path, mode) in [(&directory, 0o755), (&new, 0o644)] {
+            let permissions = Permissions::from_mode(mode);
+            std::fs::set_permissions(path, permissions).expect("must be settable");
+        }
+        std::fs::rename(new, notice).expect("must be renamable");
     }
 
     /// Cancels the shutdown.

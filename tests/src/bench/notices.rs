@@ -1,11 +1,15 @@
-//! The cost of the sources that give notice of a node's end, while none has anything to say.
+//! Notices of a node's end: what their sources cost while none has anything to say, and how soon
+//! many nodes that get one at once have marked their pods.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use futures::{StreamExt as _, stream};
 
 use super::agent::cpu_percent;
-use crate::agent::{Setup, Site};
+use crate::agent::{Setup, Site, Way};
 use crate::{ControlPlane, Options};
 
 /// How long the agent rests under measurement.
@@ -14,6 +18,14 @@ const IDLE: Duration = Duration::from_mins(2);
 /// on a machine of a cloud, one source of the three is asked.
 const SOURCES: [(&str, &str); 3] =
     [("none", "off"), ("as by default", "auto"), ("all", "file,scheduled,node,aws,gce,azure")];
+
+/// Nodes that get a notice at once, the pods of each, and the requests a second of its agent: as
+/// many as a client of client-go has without flags.
+const NODES: usize = 50;
+const PODS: usize = 3;
+const REQUESTS_PER_SECOND: f64 = 5.0;
+/// How many of them start at once.
+const STARTING: usize = 10;
 
 /// The CPU of an agent at rest, by the sources that it asks.
 #[derive(Clone, Debug)]
@@ -51,6 +63,48 @@ pub async fn at_rest(binary: PathBuf, runs: u16) -> anyhow::Result<Vec<AtRest>> 
         AtRest { sources, cpu_percent }
     });
     Ok(medians.collect())
+}
+
+/// How long after their notices the nodes had marked all their pods, the shortest first.
+pub async fn fleet(binary: PathBuf) -> anyhow::Result<Vec<Duration>> {
+    let control_plane = ControlPlane::start(Options::unique("bench-fleet").without_audit()).await?;
+    let setup = || Setup {
+        binary: binary.clone(),
+        pods: PODS,
+        way: Way::PerSecond(REQUESTS_PER_SECOND),
+        // The groups take so long that the shutdown begins at once.
+        arguments: vec!["--notices=file".to_owned(), "--shutdown-grace-period=100s".to_owned()],
+        ..Setup::default()
+    };
+    let starting = stream::iter(0..NODES).map(|_| Site::start(control_plane.cluster(), setup()));
+    let sites: Vec<Site> = starting.buffer_unordered(STARTING).collect().await;
+    let mut given = Vec::new();
+    for site in &sites {
+        given.push(Instant::now());
+        site.give_notice("in=2min\n");
+    }
+    let all = sites.iter().map(|site| site.until("all are marked", |ends| ends.disrupted == PODS));
+    let ends = join_all(all).await.into_iter().zip(given);
+    let mut waits: Vec<Duration> = ends
+        .filter_map(|(ends, given)| Some(ends.marked_at?.saturating_duration_since(given)))
+        .collect();
+    waits.sort();
+    join_all(sites.into_iter().map(Site::stop)).await;
+    control_plane.stop().await?;
+    Ok(waits)
+}
+
+/// The figures of [`fleet`] for human readers.
+pub fn fleet_line(waits: &[Duration]) -> String {
+    let at = |percent: usize| waits.get(waits.len().saturating_sub(1) * percent / 100);
+    let seconds = |wait: Option<&Duration>| wait.map_or(0.0, Duration::as_secs_f64);
+    format!(
+        "{} of {NODES} nodes had all {PODS} pods marked; after the notice: median {:.2} s, p99 \
+         {:.2} s, at {REQUESTS_PER_SECOND} requests a second each\n",
+        waits.len(),
+        seconds(at(50)),
+        seconds(at(99)),
+    )
 }
 
 /// A table for human readers.

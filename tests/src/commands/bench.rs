@@ -56,7 +56,8 @@ enum What {
     Admission,
     /// The agent's shutdown
     Agent,
-    /// What the sources of notices cost an agent at rest
+    /// How soon fifty nodes that get a notice at once have marked their pods, and what the sources
+    /// of notices cost an agent at rest
     Notices,
     /// How long one tenant's Jobs wait while another floods the controller
     Tenants,
@@ -91,6 +92,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if arguments.what == Some(What::Notices) {
         prepare::run(&[GoProgram::ControlPlane]).await?;
         let binary = agents_program(arguments.binary).await?;
+        let waits = bench::notices::fleet(binary.clone()).await?;
+        print!("{}", bench::notices::fleet_line(&waits));
         let rows = bench::notices::at_rest(binary, arguments.runs).await?;
         print!("{}", bench::notices::table(&rows));
         return Ok(());

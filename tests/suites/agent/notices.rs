@@ -1,9 +1,6 @@
 //! Tests that many nodes which get a notice at once end their pods each by itself: no central
 //! program works through them.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -21,18 +18,6 @@ const REQUESTS_PER_SECOND: f64 = 5.0;
 const STARTING: usize = 10;
 /// All get their notice within this time.
 const NOTICES_WITHIN: Duration = Duration::from_secs(1);
-
-/// Writes the notice on the node's host; returns when.
-fn give(root: &Path) -> Instant {
-    let directory = root.join("run/epilogue");
-    fs::create_dir_all(&directory).expect("must be creatable");
-    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("must be settable");
-    let (new, notice) = (directory.join("notice.new"), directory.join("notice"));
-    fs::write(&new, "in=2min\n").expect("must be writable");
-    let given = Instant::now();
-    fs::rename(new, notice).expect("must be renamable");
-    given
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_nodes_that_get_a_notice_within_a_second_all_end_their_pods_in_time() {
@@ -53,7 +38,11 @@ async fn fifty_nodes_that_get_a_notice_within_a_second_all_end_their_pods_in_tim
     let starting = stream::iter(0..NODES).map(|_| Site::start(&cluster, setup()));
     let sites: Vec<Site> = starting.buffer_unordered(STARTING).collect().await;
     let begun = Instant::now();
-    let given: Vec<Instant> = sites.iter().map(|site| give(site.root())).collect();
+    let mut given = Vec::new();
+    for site in &sites {
+        given.push(Instant::now());
+        site.give_notice("in=2min\n");
+    }
     assert!(begun.elapsed() < NOTICES_WITHIN, "the notices took {:?}", begun.elapsed());
     let ends = sites.iter().map(|site| site.until("all have ended", |ends| ends.ended == PODS));
     let ends = join_all(ends).await;
