@@ -11,6 +11,7 @@ use agent_core::protocol::action::{PodRef, Reach};
 use agent_core::protocol::event::{ActionResult, RuntimeContainer, RuntimeState};
 use doubles::cri::{Call, ContainerFact, CriDouble, Fault, Script, Seen};
 use epilogue_agent::cri::{Endpoint, Runtime, Sockets, Stop};
+use epilogue_common::end_signal::Signal;
 use epilogue_common::outcome::{Failure, FailureKind};
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -556,4 +557,14 @@ async fn a_stop_that_is_asked_for_twice_with_less_grace_ends_sooner() {
         let state = state.expect("the runtime must answer");
         assert_eq!(exit_codes(&state), [("app", Some(137))]);
     }
+}
+
+/// The double has CRI alone, as CRI-O has; the real node has containerd.
+#[tokio::test]
+async fn runtime_that_sends_no_signals_says_so_and_is_not_asked_again() {
+    let node = Node::start();
+    let sent = node.runtime.signal_container("c1", Signal::Usr1).await;
+    let ActionResult::Done(Err(failure)) = sent else { panic!("{sent:?}") };
+    assert_eq!(failure.kind, FailureKind::Other, "which the core does not try again");
+    assert!(failure.to_string().contains("containerd does"), "{failure}");
 }

@@ -39,7 +39,7 @@ fn marked() -> Value {
                            "reason": "TerminationByKubelet", "lastTransitionTime": now}]})
 }
 
-/// The number at a series of the metric; 0 if there is none.
+/// The number at a series of the metric; 0 without one.
 fn value(page: &str, kind: &str, phase: &str) -> f64 {
     let series =
         format!(r#"epilogue_disruption_seconds_{kind}{{phase="{phase}",source="shutdown"}} "#);

@@ -135,7 +135,7 @@ impl GcFacts {
         self.rare.as_ref()?.target.as_ref()
     }
 
-    /// When its machine ends, as the agent knew at its mark.
+    /// By when its containers end, as its agent announced with the mark.
     pub fn ends_at(&self) -> Option<Timestamp> {
         self.rare.as_ref()?.ends_at
     }
