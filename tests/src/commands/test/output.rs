@@ -64,8 +64,9 @@ impl Reader {
             self.running =
                 Some(Running { test, since: now, not_run, left_out, said, said_at: now });
             self.result(&rest, now);
-        } else if line.starts_with("test result: ") {
+        } else if let Some(result) = line.strip_prefix("test result: ") {
             self.finish(Ending::Died);
+            self.summary(result);
         } else {
             self.result(line, now);
         }
@@ -94,6 +95,19 @@ impl Reader {
         self.changed_at = now;
     }
 
+    /// Another thread may print into the line of a result, which nothing can read then. The summary
+    /// says how that test ended, if it counts all tests that began as passed.
+    fn summary(&mut self, result: &str) {
+        let passed =
+            result.strip_prefix("ok. ").and_then(|rest| rest.split_once(" passed; 0 failed"));
+        if passed.and_then(|(passed, _)| passed.parse().ok()) != Some(self.ended.len()) {
+            return;
+        }
+        for ended in self.ended.iter_mut().filter(|ended| ended.ending == Ending::Died) {
+            ended.ending = Ending::Passed;
+        }
+    }
+
     /// Since when a test runs, or the next one is about to; `None` once all have ended.
     pub(super) fn waits_since(&self) -> Option<Instant> {
         let runs = self.running.as_ref().is_some_and(|running| running.said.is_none());
@@ -115,12 +129,15 @@ impl Reader {
     fn finish(&mut self, otherwise: Ending) {
         let Some(running) = self.running.take() else { return };
         let seconds = running.said_at.duration_since(running.since).as_secs_f64();
+        let Running { test, mut left_out, .. } = running;
         let ending = match (running.said, running.not_run) {
             (Some(Ending::Passed), Some(not_run)) => Ending::NotRun(not_run),
             (Some(said), _) => said,
-            (None, _) => otherwise,
+            (None, not_run) => {
+                left_out.extend(not_run);
+                otherwise
+            }
         };
-        let Running { test, left_out, .. } = running;
         self.ended.push(Ended { test, ending, left_out, seconds });
     }
 }
@@ -189,6 +206,19 @@ mod tests {
     fn the_last_word_of_a_test_counts() {
         let (ended, _) = read(&["a"], &["test a ... ", "ok", "a line", "FAILED"], false);
         assert_eq!(ended[0].1, Ending::Failed);
+    }
+
+    #[test]
+    fn a_result_amid_the_words_of_another_thread_is_read_from_the_summary() {
+        let lines = ["test a ... ", "thread panicked atok", "test b ... ok"];
+        let of = |summary: &str| read(&["a", "b"], &[&lines[..], &[summary]].concat(), false).0;
+        let all = of("test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured");
+        assert_eq!(all[0], ("a".to_owned(), Ending::Passed));
+        for other in
+            ["test result: ok. 1 passed; 0 failed;", "test result: FAILED. 1 passed; 1", ""]
+        {
+            assert_eq!(of(other)[0].1, Ending::Died, "{other}");
+        }
     }
 
     #[test]

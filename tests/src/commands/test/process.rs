@@ -53,7 +53,7 @@ pub(super) async fn run(
     let mut reader = Reader::new(&unit.tests, Instant::now());
     let mut file = File::create(log).with_context(|| format!("create {}", log.display()))?;
     let (mut line, mut chunk) = (Vec::new(), vec![0; 16 << 10]);
-    let mut timed_out = false;
+    let (mut timed_out, mut has_exited) = (false, false);
     loop {
         let is_late = |since: Instant| since.elapsed() > unit.rule.limit;
         if !timed_out && reader.waits_since().is_some_and(is_late) {
@@ -62,10 +62,12 @@ pub(super) async fn run(
         }
         let read = tokio::time::timeout(CHECK_EVERY, pipe.read(&mut chunk)).await;
         let Ok(read) = read else {
-            // A grandchild may hold the pipe open; the end of the test process counts.
-            if child.try_wait()?.is_some() {
+            // A grandchild may hold the pipe open; the end of the test process counts, once what it
+            // wrote before it is read.
+            if has_exited {
                 break;
             }
+            has_exited = child.try_wait()?.is_some();
             continue;
         };
         let count = read.context("read the test's output")?;
