@@ -4,6 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use jiff::Timestamp;
+
 /// The readiness of a node for a shutdown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
@@ -17,6 +19,8 @@ pub struct Readiness {
     pub wanted_seconds: u64,
     /// Who has given notice of an end of the machine that is still to come.
     pub notice: Option<String>,
+    /// When that end comes, if it is certain and near.
+    pub ends_at: Option<Timestamp>,
 }
 
 /// Whether the agent holds logind's delay lock.
@@ -58,14 +62,18 @@ impl std::error::Error for NoReadiness {}
 
 impl fmt::Display for Readiness {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { mode, lock, granted_seconds, wanted_seconds, notice } = self;
+        let Self { mode, lock, granted_seconds, wanted_seconds, notice, ends_at } = self;
         write!(formatter, "mode={mode};lock={};granted=", lock.as_str())?;
         match granted_seconds {
             Some(seconds) => write!(formatter, "{seconds}")?,
             None => formatter.write_str("?")?,
         }
         write!(formatter, ";wanted={wanted_seconds}")?;
-        notice.as_ref().map_or(Ok(()), |notice| write!(formatter, ";notice={notice}"))
+        if let Some(notice) = notice {
+            write!(formatter, ";notice={notice}")?;
+        }
+        let Some(at) = ends_at else { return Ok(()) };
+        write!(formatter, ";ends={}", at.strftime("%Y-%m-%dT%H:%M:%SZ"))
     }
 }
 
@@ -89,6 +97,7 @@ impl FromStr for Readiness {
             granted_seconds,
             wanted_seconds: seconds(field("wanted")?)?,
             notice: field("notice").ok().map(str::to_owned),
+            ends_at: field("ends").ok().and_then(|text| text.parse().ok()),
         })
     }
 }
@@ -105,14 +114,25 @@ mod tests {
             (DelayLock::NotUsed, None, "mode=replace;lock=off;granted=?;wanted=40"),
         ] {
             let mode = "replace".to_owned();
-            let readiness =
-                Readiness { mode, lock, granted_seconds, wanted_seconds: 40, notice: None };
+            let readiness = Readiness {
+                mode,
+                lock,
+                granted_seconds,
+                wanted_seconds: 40,
+                notice: None,
+                ends_at: None,
+            };
             assert_eq!(readiness.to_string(), text);
             assert_eq!(text.parse(), Ok(readiness.clone()));
             assert_eq!(format!("{text};more=1").parse(), Ok(readiness.clone()));
             let noticed = Readiness { notice: Some("aws".to_owned()), ..readiness };
             assert_eq!(noticed.to_string(), format!("{text};notice=aws"));
-            assert_eq!(noticed.to_string().parse(), Ok(noticed));
+            assert_eq!(noticed.to_string().parse(), Ok(noticed.clone()));
+            assert_eq!(format!("{noticed};ends=soon").parse(), Ok(noticed.clone()));
+            let ends_at = "2026-11-21T14:05:06Z".parse().ok();
+            let certain = Readiness { ends_at, ..noticed };
+            assert_eq!(certain.to_string(), format!("{text};notice=aws;ends=2026-11-21T14:05:06Z"));
+            assert_eq!(certain.to_string().parse(), Ok(certain));
         }
     }
 

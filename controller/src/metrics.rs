@@ -52,6 +52,7 @@ pub(crate) struct Metrics {
     pod_ends: IntCounterVec,
     disruptions: HistogramVec,
     lost_work: CounterVec,
+    gaps: HistogramVec,
     external: IntCounterVec,
     tracked_terminal: IntCounterVec,
     finished_indexes: IntCounterVec,
@@ -99,6 +100,7 @@ impl Metrics {
             pod_ends: pod_ends(registry)?,
             disruptions: disruptions(registry)?,
             lost_work: lost_work(registry)?,
+            gaps: gaps(registry)?,
             // Counts Jobs of other controllers when the watch adds them. ([M6])
             external: counter(
                 "jobs_by_external_controller_total",
@@ -226,6 +228,9 @@ impl Metrics {
         for (source, work) in &seen.lost_work {
             self.lost_work.with_label_values(&[source.label()]).inc_by(work.as_secs_f64());
         }
+        for (source, gap) in &seen.gaps {
+            self.gaps.with_label_values(&[source.label()]).observe(gap.as_secs_f64());
+        }
     }
 
     fn indexes_finished(&self, job: &Job, succeeded: u32, failed: Option<u32>) {
@@ -285,20 +290,37 @@ fn pod_ends(registry: &Registry) -> prometheus::Result<IntCounterVec> {
     )
 }
 
-/// The phases of disruptions: from the time of a write to that of a slow start.
+/// From the time of a write to that of a slow start.
+fn disruption_buckets() -> Vec<f64> {
+    vec![
+        0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0,
+        3600.0,
+    ]
+}
+
+/// The phases of disruptions.
 fn disruptions(registry: &Registry) -> prometheus::Result<HistogramVec> {
     let histogram = |name: &str, help: &str, labels: &[&str]| {
-        let buckets = vec![
-            0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
-            1800.0, 3600.0,
-        ];
-        let options = HistogramOpts::new(name, help).buckets(buckets);
+        let options = HistogramOpts::new(name, help).buckets(disruption_buckets());
         registered(registry, HistogramVec::new(options, labels)?)
     };
     histogram(
         "epilogue_disruption_seconds",
         "How long after the first sign of a pod's disruption a phase was reached",
         &["source", "phase"],
+    )
+}
+
+/// The times in which no pod ran in a place; those without any are of the first bucket.
+fn gaps(registry: &Registry) -> prometheus::Result<HistogramVec> {
+    let histogram = |name: &str, help: &str, labels: &[&str]| {
+        let options = HistogramOpts::new(name, help).buckets(disruption_buckets());
+        registered(registry, HistogramVec::new(options, labels)?)
+    };
+    histogram(
+        "epilogue_disruption_gap_seconds",
+        "How long after the end of a disrupted pod's containers the pod in its place ran",
+        &["source"],
     )
 }
 
@@ -534,13 +556,16 @@ mod tests {
         let phases = vec![Observation { source, phase: Phase::Running, after }];
         let lost_work = vec![(source, Duration::from_millis(500)), (source, after)];
         metrics.disrupted(&Observations::default());
-        metrics.disrupted(&Observations { phases, lost_work });
+        let gaps = vec![(source, Duration::ZERO), (source, after)];
+        metrics.disrupted(&Observations { phases, lost_work, gaps });
         let page = page(&registry);
         for line in [
             r#"disruption_seconds_sum{phase="running",source="lost-node"} 1.25"#,
             r#"disruption_seconds_bucket{phase="running",source="lost-node",le="1"} 0"#,
             r#"disruption_seconds_bucket{phase="running",source="lost-node",le="120"} 1"#,
             r#"disruption_lost_work_seconds_total{source="lost-node"} 1.75"#,
+            r#"disruption_gap_seconds_bucket{source="lost-node",le="0.05"} 1"#,
+            r#"disruption_gap_seconds_sum{source="lost-node"} 1.25"#,
         ] {
             assert!(page.contains(&format!("epilogue_{line}\n")), "{line} is not in {page}");
         }

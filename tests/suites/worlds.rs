@@ -10,6 +10,7 @@ mod backup;
 mod brake;
 mod braked_jobs;
 mod bus;
+mod early;
 mod ends_ledger;
 mod faults;
 mod gang_ledger;

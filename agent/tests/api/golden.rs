@@ -83,6 +83,7 @@ fn readiness() -> [(&'static str, Readiness); 3] {
         granted_seconds,
         wanted_seconds,
         notice: None,
+        ends_at: None,
     };
     [
         ("node: ready for a shutdown", readiness("replace", DelayLock::Held, Some(40), 40)),
@@ -91,12 +92,20 @@ fn readiness() -> [(&'static str, Readiness); 3] {
     ]
 }
 
+/// Notice of an end that is certain; the first version wrote no time.
+fn noticed() -> (&'static str, Readiness) {
+    let [(_, calm), ..] = readiness();
+    let (notice, ends_at) = (Some("aws".to_owned()), Some(at_second()));
+    ("node: notice given", Readiness { notice, ends_at, ..calm })
+}
+
 /// What this version sends to the node. The API answers the taint's read with a node of no taints.
 async fn sent_to_the_node() -> Bodies {
     let mut actions: Vec<(&str, Action)> = Vec::new();
     let texts = announcements().map(|(name, it)| (name, Action::Announce(it.to_string())));
     actions.extend(texts);
-    actions.extend(readiness().map(|(name, it)| (name, Action::Publish(it.to_string()))));
+    let readiness = readiness().into_iter().chain([noticed()]);
+    actions.extend(readiness.map(|(name, it)| (name, Action::Publish(it.to_string()))));
     actions.push(("node: tainted", Action::Taint { present: true }));
     let stalls = Action::SetNodeCondition {
         kind: "epilogue.dev/MemoryStall",
@@ -166,6 +175,10 @@ fn a_node_s_annotations_of_each_former_version_are_read() {
         for (name, meaning) in readiness() {
             let text = said(&bodies, name, "epilogue.dev/readiness");
             assert_eq!(text.parse(), Ok(meaning), "{name}");
+        }
+        let (name, meaning) = noticed();
+        if bodies.contains_key(name) {
+            assert_eq!(said(&bodies, name, "epilogue.dev/readiness").parse(), Ok(meaning));
         }
     }
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use self::open::{Open, OpenDisruptions};
-use crate::job::Cause;
-use crate::view::{Job, Phase as PodPhase, Pod, Said};
+use crate::job::{Cause, replaces_early};
+use crate::view::{Job, Phase as PodPhase, Pod, Said, Uid};
 
 /// A disruption is forgotten after this time, whatever is still to come of it.
 const OPEN_FOR: SignedDuration = SignedDuration::from_hours(1);
@@ -75,6 +75,9 @@ pub struct Observations {
     pub phases: Vec<Observation>,
     /// The run time of containers that a disruption ended.
     pub lost_work: Vec<(Source, Duration)>,
+    /// How long no pod ran in a place: from the end of the containers to the running pod that took
+    /// it; zero where that ran before.
+    pub gaps: Vec<(Source, Duration)>,
 }
 
 /// A change of a pod that a Job of ours controls.
@@ -172,13 +175,21 @@ impl Phase {
 impl Observations {
     /// Whether nothing was reached.
     pub fn is_empty(&self) -> bool {
-        self.phases.is_empty() && self.lost_work.is_empty()
+        self.phases.is_empty() && self.lost_work.is_empty() && self.gaps.is_empty()
     }
 
     /// Adds those of another change.
     pub(crate) fn and(&mut self, more: Self) {
         self.phases.extend(more.phases);
         self.lost_work.extend(more.lost_work);
+        self.gaps.extend(more.gaps);
+    }
+
+    /// Once it is known when the containers ended and when the next ones ran.
+    fn gap(&mut self, of: &Open) {
+        if let (Some(ended), Some(ran)) = (of.ended, of.ran) {
+            self.gaps.push((of.source, span(ended, ran)));
+        }
     }
 
     fn reached(&mut self, phase: Phase, of: &Open, at: Timestamp) {
@@ -206,6 +217,24 @@ impl DisruptionTimes {
         self.follow(sight, now, &mut seen);
         self.replace(sight, now, &mut seen);
         seen
+    }
+
+    /// Notice was given of the end of a pod's node, and its Job replaces pods by that: its place is
+    /// free from now on.
+    pub fn notice(&mut self, pod: &Pod, job: &Job, now: Timestamp) {
+        if self.0.of_pod(&pod.uid).is_none() {
+            let number = self.0.insert(Open::new(pod, job, Source::Shutdown, now));
+            self.0.wait(number);
+        }
+    }
+
+    /// The notice was withdrawn. What has its mark by now stays disrupted.
+    pub fn withdraw(&mut self, pod: &Uid) {
+        if let Some((number, open)) = self.0.of_pod(pod)
+            && !open.is_marked
+        {
+            self.0.forget(number);
+        }
     }
 
     /// Forgets the disruptions of a Job that makes no more pods.
@@ -237,23 +266,19 @@ impl DisruptionTimes {
         let source = Source::of(pod);
         let since = pod.gc.target().and_then(|target| target.since);
         let marked = since.filter(|_| sight.is_listed).map_or(now, |since| since.min(now));
+        if let Some((_, open)) = self.0.of_pod(&pod.uid).filter(|(_, open)| !open.is_marked) {
+            (open.is_marked, open.source) = (true, source);
+            return seen.reached(Phase::Marked, open, marked);
+        }
         let signed = sight.node_sign.filter(|_| source.follows_shutdown());
         let signed = signed.map(|at| pod.created.map_or(at, |created| at.max(created)));
-        let open = Open {
-            pod: pod.uid.clone(),
-            job: sight.job.uid.clone(),
-            index: pod.index.filter(|_| sight.job.is_indexed()),
-            source,
-            sign: signed.map_or(marked, |signed| signed.min(marked)),
-            opened: now,
-            has_notice: false,
-            is_reported: false,
-            was_replaced: false,
-            is_running: false,
-            replacement: None,
-        };
+        let sign = signed.map_or(marked, |signed| signed.min(marked));
+        let open = Open { sign, is_marked: true, ..Open::new(pod, sight.job, source, now) };
         seen.reached(Phase::Marked, &open, marked);
-        self.0.insert(open);
+        let number = self.0.insert(open);
+        if replaces_early(sight.job) && pod.group.is_none() {
+            self.0.wait(number);
+        }
     }
 
     /// What becomes of a pod that is marked. A mark that is taken back ends nothing.
@@ -268,11 +293,15 @@ impl DisruptionTimes {
             seen.reached(Phase::Notice, open, ends_at);
         }
         let is_over = sight.after.is_none_or(Pod::is_terminal);
+        if is_over && !open.is_marked {
+            // It ended by itself before its node did.
+            return self.0.forget(number);
+        }
         if is_over {
             report(open, sight, now, seen);
         }
         let needs_none = last.phase == PodPhase::Succeeded && open.replacement.is_none();
-        let is_taken_back = !is_over && !last.is_target();
+        let is_taken_back = open.is_marked && !is_over && !last.is_target();
         if open.is_done() || needs_none || is_taken_back {
             self.0.forget(number);
         } else if open.replacement.is_none() && (is_over || !last.is_active()) {
@@ -298,12 +327,13 @@ impl DisruptionTimes {
     fn follow_replacement(&mut self, sight: &Sight<'_>, now: Timestamp, seen: &mut Observations) {
         let Some(last) = sight.after.or(sight.before) else { return };
         let Some((number, open)) = self.0.of_replacement(&last.uid) else { return };
-        if open.is_running {
+        if open.ran.is_some() {
             return;
         }
         if matches!(last.phase, PodPhase::Running | PodPhase::Succeeded) {
-            open.is_running = true;
+            open.ran = Some(now);
             seen.reached(Phase::Running, open, now);
+            seen.gap(open);
             if open.is_done() {
                 self.0.forget(number);
             }
@@ -322,6 +352,8 @@ fn report(open: &mut Open, sight: &Sight<'_>, now: Timestamp, seen: &mut Observa
     let finished = last.containers_finished_at().map(|at| at.min(now));
     if let Some(ended) = finished.or(sight.after.map(|_| now)) {
         seen.reached(Phase::Ended, open, ended);
+        open.ended = Some(ended).filter(|_| last.phase != PodPhase::Succeeded);
+        seen.gap(open);
     }
     seen.reached(Phase::Reported, open, now);
     if let Some(start) = last.gc.first_start().filter(|_| last.phase != PodPhase::Succeeded) {

@@ -266,6 +266,12 @@ impl Site {
         std::fs::rename(new, notice).expect("must be renamable");
     }
 
+    /// Takes the notice back.
+    pub fn withdraw_notice(&self) {
+        let file = self.root.path().join("run/epilogue/notice");
+        std::fs::remove_file(file).expect("must be removable");
+    }
+
     /// Cancels the shutdown.
     pub async fn cancel(&self) {
         self.login1.cancel().await;

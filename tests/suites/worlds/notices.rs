@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use model_api::{Access, Verb};
 
+use super::early;
 use super::host::AGENT;
 use super::shutdown::Kubelet;
 use super::world::{Options, Report};
@@ -28,6 +29,19 @@ fn notice_ends_pods_before_logind_announces_the_end() {
     let ended: usize = reports.iter().map(ended_before_the_signal).sum();
     println!("ended by the agent before logind's signal: {ended}");
     assert!(ended >= MET_MIN || reports.len() == 1, "too few: {ended}");
+    let at_notice = successors_at_the_notice(&reports);
+    assert!(at_notice >= MET_MIN || reports.len() == 1, "too few successors: {at_notice}");
+}
+
+/// How many pods were replaced before they had their mark. No Job has more pods than that allows.
+fn successors_at_the_notice(reports: &[Report]) -> usize {
+    let verdicts: Vec<_> = reports.iter().map(|report| early::judge(&report.log)).collect();
+    let early: usize = verdicts.iter().map(|it| it.early).sum();
+    let at_notice: usize = verdicts.iter().map(|it| it.at_notice).sum();
+    println!("replaced before their end: {early}, of which before their mark: {at_notice}");
+    let violations: Vec<_> = verdicts.into_iter().flat_map(|it| it.violations).collect();
+    assert!(violations.is_empty(), "{violations:#?}");
+    at_notice
 }
 
 #[test]
@@ -45,7 +59,11 @@ fn notice_that_is_withdrawn_leaves_no_mark_on_pods_that_live() {
             ..Options::default()
         };
         let what = if faults { "withdrawn, faults" } else { "withdrawn" };
-        reports.extend(run_all(what, options));
+        let of_these = run_all(what, options);
+        if !faults {
+            successors_at_the_notice(&of_these);
+        }
+        reports.extend(of_these);
     }
     let withdrawn = stories(&reports).filter(|(story, _)| story.signalled.is_none()).count();
     let ended: usize = reports.iter().map(ended_before_the_signal).sum();

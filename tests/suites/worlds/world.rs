@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::backup::{Backups, Restore};
 use super::brake;
 use super::braked_jobs;
+use super::early;
 use super::ends_ledger;
 use super::faults::{Drawn, Weather};
 use super::gang_ledger;
@@ -130,6 +131,22 @@ impl Options {
         }
     }
 
+    /// Draws so many Jobs.
+    fn plots(self, seed: u64, count: usize, random: &mut Random) -> Vec<Plot> {
+        let draw = if self.brakes { braked_jobs::draw } else { Plot::draw };
+        let exactness = self.exactness();
+        let mut plots: Vec<Plot> =
+            (0..count).map(|number| draw(random, number, exactness)).collect();
+        // Seeds without these draw as they did.
+        if self.has_gangs(seed) {
+            gangs::draw_all(&mut Random::new(seed), &mut plots);
+        }
+        if self.has_notice {
+            early::ask(&mut Random::new(seed), &mut plots);
+        }
+        plots
+    }
+
     /// Whether the API has gang scheduling. Worlds about a node have none: what happens there has
     /// nothing to do with groups.
     fn has_gangs(self, seed: u64) -> bool {
@@ -231,13 +248,7 @@ impl World {
         }
         let exactness = options.exactness();
         let count = if host.is_some() { 5 } else { 3 } + random.below(4);
-        let kind = if options.brakes { braked_jobs::draw } else { Plot::draw };
-        let mut plots: Vec<Plot> =
-            (0..count).map(|number| kind(&mut random, number, exactness)).collect();
-        if has_gangs {
-            // Seeds without gangs draw as they did.
-            gangs::draw_all(&mut Random::new(seed), &mut plots);
-        }
+        let plots = options.plots(seed, count, &mut random);
         if let Some(host) = &host {
             host.set_signaller(nodes.signaller());
         }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::facts::Facts;
 use super::notices::{END_ANNOUNCED, END_WITHDRAWN};
 use super::out::Out;
@@ -227,6 +229,13 @@ impl Endings {
         notices.min_by_key(first).map(|ending| ending.source)
     }
 
+    /// When the earliest certain end comes of which notice was given, once it is near.
+    pub(super) fn notice_ends_at(&self, clock: &Clock) -> Option<Timestamp> {
+        let certain = |it: &&KnownEnding| it.source.gives_notice() && it.stage != Stage::Uncertain;
+        let first = self.known.values().flatten().filter(certain).map(|it| it.at).min()?;
+        clock.reached(first.saturating_sub(NEAR)).then(|| clock.wall_at(first))
+    }
+
     /// Whether the agent keeps new pods away from the node, as notice was given of an end that is
     /// near. What another program says on the Node object is for its writer to carry out.
     pub(super) fn keeps_pods_away(&self, clock: &Clock) -> bool {
@@ -292,7 +301,7 @@ mod tests {
     }
 
     fn clock(now: Duration) -> Clock {
-        Clock::new(Now { monotonic: now, boot: now, wall: jiff::Timestamp::UNIX_EPOCH })
+        Clock::new(Now { monotonic: now, boot: now, wall: Timestamp::UNIX_EPOCH })
     }
 
     fn announced() -> Endings {

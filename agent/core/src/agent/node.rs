@@ -6,6 +6,7 @@ use std::time::Duration;
 use epilogue_common::announcement::Announcement;
 use epilogue_common::outcome::Outcome;
 use epilogue_common::readiness::{DelayLock as LockShown, Readiness};
+use jiff::{SignedDuration, Timestamp};
 
 use super::calls::Task;
 use super::delay_lock::DelayLock;
@@ -25,6 +26,10 @@ const RESTORED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long a kubelet that is gone may take to start before the readiness says so.
 const KUBELET_STARTS: Duration = Duration::from_secs(30);
+
+/// What is published of an end stays while its time differs by no more: it may be computed anew
+/// each time.
+const SAME_END: SignedDuration = SignedDuration::from_secs(2);
 
 /// The wanted writes to the node, and their progress.
 #[derive(Clone, Debug, Default)]
@@ -179,23 +184,36 @@ impl NodeWrites {
         if gone_since.is_some_and(|at| !facts.clock.reached(at + KUBELET_STARTS)) {
             return;
         }
+        let text = self.readiness(facts, lock_held).to_string();
+        if self.publish.wanted.is_some() || view.readiness.as_ref() != Some(&text) {
+            self.publish.want(text);
+        }
+    }
+
+    fn readiness(&self, facts: &Facts, lock_held: bool) -> Readiness {
         let seconds = |time: Duration| time.as_secs();
         let lock = match (lock_held, facts.settings.logind) {
             (true, _) => LockShown::Held,
             (false, true) => LockShown::Missing,
             (false, false) => LockShown::NotUsed,
         };
-        let readiness = Readiness {
+        let ends_at = facts.endings.notice_ends_at(&facts.clock);
+        Readiness {
             mode: facts.foreseen().mode.name().to_owned(),
             lock,
             granted_seconds: facts.endings.granted.map(seconds),
             wanted_seconds: seconds(facts.wanted_delay()),
             notice: facts.endings.notice().map(|source| source.name().to_owned()),
-        };
-        let text = readiness.to_string();
-        if self.publish.wanted.is_some() || view.readiness.as_ref() != Some(&text) {
-            self.publish.want(text);
+            ends_at: ends_at.map(|at| self.announced_end(at)),
         }
+    }
+
+    /// The end of the node as it was published already.
+    fn announced_end(&self, at: Timestamp) -> Timestamp {
+        let published: Option<Readiness> =
+            self.publish.wanted.as_ref().and_then(|text| text.parse().ok());
+        let before = published.and_then(|it| it.ends_at);
+        before.filter(|before| before.duration_since(at).abs() <= SAME_END).unwrap_or(at)
     }
 
     /// Sends due writes. The annotation comes before everything else: it alone allows the

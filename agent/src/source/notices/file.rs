@@ -22,7 +22,7 @@ use crate::host::Host;
 /// The file, on the host.
 pub(super) const FILE: &str = "/run/epilogue/notice";
 /// How often the file is looked for.
-const PERIOD: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_millis(500);
 /// A file in memory is read at once.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Maximum size: a notice has three short lines.

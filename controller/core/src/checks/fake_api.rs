@@ -181,11 +181,19 @@ impl FakeApi {
     /// the API, where `adoption`, `census` and `lost` of [`crate::job`] document what is lost;
     /// and for what the real API would refuse again, as this one does not.
     pub fn crash(&mut self) {
-        let Memory { marking_since, boots, refused_claims, uncounted_pods, completed_pods, .. } =
-            std::mem::take(&mut self.memory);
+        let Memory {
+            marking_since,
+            boots,
+            noticed,
+            refused_claims,
+            uncounted_pods,
+            completed_pods,
+            ..
+        } = std::mem::take(&mut self.memory);
         self.memory = Memory {
             marking_since,
             boots,
+            noticed,
             refused_claims,
             uncounted_pods,
             completed_pods,

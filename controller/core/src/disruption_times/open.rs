@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use jiff::Timestamp;
 
 use super::Source;
-use crate::view::Uid;
+use crate::view::{Job, Pod, Uid};
 
 /// The most that are kept; beyond it, the oldest is forgotten.
 pub(super) const OPEN_MAX: usize = 10_000;
@@ -23,11 +23,15 @@ pub(super) struct Open {
     pub(super) sign: Timestamp,
     /// When it was first known.
     pub(super) opened: Timestamp,
+    /// Whether its pod has the mark; until then, notice was given of its node's end alone.
+    pub(super) is_marked: bool,
     pub(super) has_notice: bool,
     pub(super) is_reported: bool,
     pub(super) was_replaced: bool,
-    /// Whether a pod in its place has run. The first one may still terminate then.
-    pub(super) is_running: bool,
+    /// When its containers ended.
+    pub(super) ended: Option<Timestamp>,
+    /// When a pod in its place first ran. The first one may still terminate then.
+    pub(super) ran: Option<Timestamp>,
     pub(super) replacement: Option<Uid>,
 }
 
@@ -50,9 +54,28 @@ struct OfJob {
 }
 
 impl Open {
+    /// One of which a sign is seen now.
+    pub(super) fn new(pod: &Pod, job: &Job, source: Source, now: Timestamp) -> Self {
+        Self {
+            pod: pod.uid.clone(),
+            job: job.uid.clone(),
+            index: pod.index.filter(|_| job.is_indexed()),
+            source,
+            sign: now,
+            opened: now,
+            is_marked: false,
+            has_notice: false,
+            is_reported: false,
+            was_replaced: false,
+            ended: None,
+            ran: None,
+            replacement: None,
+        }
+    }
+
     /// Whether nothing more comes of it.
     pub(super) fn is_done(&self) -> bool {
-        self.is_reported && self.is_running
+        self.is_reported && self.ran.is_some()
     }
 }
 
@@ -66,7 +89,7 @@ impl OpenDisruptions {
     }
 
     /// Keeps one more, in place of an earlier one of this pod.
-    pub(super) fn insert(&mut self, open: Open) {
+    pub(super) fn insert(&mut self, open: Open) -> u64 {
         if let Some(number) = self.by_pod.get(&open.pod).copied() {
             self.forget(number);
         }
@@ -80,6 +103,7 @@ impl OpenDisruptions {
         {
             self.forget(oldest);
         }
+        number
     }
 
     /// Forgets those that were known before this time.

@@ -135,7 +135,9 @@ impl World {
             .map(|it| format!("{} {} {}", it.source.label(), it.phase.label(), seconds(it.after)));
         let lost = seen.lost_work.iter();
         let lost = lost.map(|(of, work)| format!("{} lost {}", of.label(), seconds(*work)));
-        phases.chain(lost).collect()
+        let gaps = seen.gaps.iter();
+        let gaps = gaps.map(|(of, gap)| format!("{} gap {}", of.label(), seconds(*gap)));
+        phases.chain(lost).chain(gaps).collect()
     }
 
     fn show(&mut self, millis: i64, shape: &Shape) -> Vec<String> {
@@ -165,6 +167,7 @@ fn each_phase_is_measured_from_the_mark() {
             "shutdown lost 91.5",
             "shutdown replaced 2.5",
             "shutdown running 4",
+            "shutdown gap 2.5",
         ]
     );
     assert!(world.times.is_empty());
@@ -236,7 +239,10 @@ fn an_index_is_replaced_by_its_own_pod() {
     assert_eq!(world.show(3_000, &second), ["shutdown replaced 3"]);
     assert_eq!(world.show(4_000, &shape("new-a").pending().index(0)), ["shutdown replaced 4"]);
     assert_eq!(world.show(5_000, &shape("other-a").pending().index(0)), nothing());
-    assert_eq!(world.show(6_000, &shape("new-b").index(1)), ["shutdown running 6"]);
+    assert_eq!(
+        world.show(6_000, &shape("new-b").index(1)),
+        ["shutdown running 6", "shutdown gap 5"]
+    );
     assert_eq!(world.times.len(), 1);
 }
 
@@ -256,7 +262,7 @@ fn without_indexes_the_first_one_is_replaced_first() {
     assert_eq!(world.show(4_000, &shape("new-1").pending()), ["shutdown replaced 4"]);
     assert_eq!(world.show(4_000, &shape("new-2").pending()), ["shutdown replaced 3"]);
     assert_eq!(world.show(4_000, &shape("new-3").pending()), nothing());
-    assert_eq!(world.show(9_000, &shape("new-2")), ["shutdown running 8"]);
+    assert_eq!(world.show(9_000, &shape("new-2")), ["shutdown running 8", "shutdown gap 6"]);
     assert_eq!(world.show(9_500, &shape("new-2").phase("Succeeded")), nothing());
 }
 
@@ -272,9 +278,67 @@ fn a_pod_that_terminates_may_be_replaced_before_it_has_ended() {
     assert_eq!(world.show(1_000, &shape("new")), ["drain running 1"]);
     assert_eq!(
         world.show(30_000, &drained.deleting().failed(29_000)),
-        ["drain ended 29", "drain reported 30", "drain lost 119"]
+        ["drain ended 29", "drain reported 30", "drain lost 119", "drain gap 0"]
     );
     assert!(world.times.is_empty());
+}
+
+/// A Job that has its pods replaced early, and its pod, of whose node's end notice is given.
+fn early() -> World {
+    let mut world = world("NonIndexed");
+    world.job.annotations.insert("epilogue.dev/replace-early".to_owned(), "true".to_owned());
+    world.show(-9_000, &shape("old"));
+    world
+}
+
+impl World {
+    fn notice(&mut self, name: &str, millis: i64) {
+        self.times.notice(&self.pods[name], &self.job, at(millis));
+    }
+}
+
+#[test]
+fn a_notice_is_the_first_sign_where_pods_are_replaced_by_it() {
+    let mut world = early();
+    world.notice("old", 0);
+    assert_eq!(world.show(20, &shape("new").pending()), ["shutdown replaced 0.02"]);
+    assert_eq!(world.show(5_000, &shape("new")), ["shutdown running 5"]);
+    assert_eq!(world.show(90_000, &shape("old")), nothing(), "this withdraws nothing");
+    let marked = shape("old").marked().ends_at(120_000);
+    assert_eq!(world.show(95_000, &marked), ["shutdown marked 95", "shutdown notice 120"]);
+    assert_eq!(
+        world.show(117_000, &marked.failed(116_000)),
+        ["shutdown ended 116", "shutdown reported 117", "shutdown lost 206", "shutdown gap 0"]
+    );
+    assert!(world.times.is_empty());
+}
+
+#[test]
+fn a_notice_that_comes_to_nothing_is_no_disruption() {
+    let mut world = early();
+    world.notice("old", 0);
+    world.notice("old", 1_000);
+    assert_eq!(world.times.len(), 1);
+    world.times.withdraw(&pod(shape("old").0).uid);
+    assert!(world.times.is_empty());
+    // The pod ends before its node does.
+    world.notice("old", 2_000);
+    world.show(2_020, &shape("new").pending());
+    assert_eq!(world.show(3_000, &shape("old").failed(3_000)), nothing());
+    assert!(world.times.is_empty());
+    // A mark outlives the notice.
+    world.show(-9_000, &shape("third"));
+    world.notice("third", 4_000);
+    assert_eq!(world.show(5_000, &shape("third").marked()), ["shutdown marked 1"]);
+    world.times.withdraw(&pod(shape("third").0).uid);
+    assert_eq!(world.times.len(), 1);
+}
+
+#[test]
+fn a_pod_that_is_replaced_at_its_mark_has_its_place_taken_at_once() {
+    let mut world = early();
+    assert_eq!(world.show(0, &shape("old").marked()), ["shutdown marked 0"]);
+    assert_eq!(world.show(30, &shape("new").pending()), ["shutdown replaced 0.03"]);
 }
 
 #[test]
@@ -338,7 +402,7 @@ fn a_replacement_that_fails_before_it_runs_is_followed_by_the_next() {
     assert_eq!(world.show(11_000, &shape("c").pending()), ["shutdown replaced 2"]);
     assert_eq!(world.show(12_000, &shape("c").pending().phase("Failed")), nothing());
     assert_eq!(world.show(13_000, &shape("d").pending()), nothing());
-    assert_eq!(world.show(14_000, &shape("d")), ["shutdown running 5"]);
+    assert_eq!(world.show(14_000, &shape("d")), ["shutdown running 5", "shutdown gap 4"]);
     assert!(world.times.is_empty());
 }
 

@@ -1,7 +1,9 @@
 //! Applies `epilogue.dev/replace-early`: a pod that is about to end gives up its place while it
-//! still runs.
+//! still runs, from the notice of its node's end on, or else from its mark on.
 
 use std::sync::Arc;
+
+use epilogue_common::names::job_option::REPLACE_EARLY;
 
 use super::IndexSet;
 use super::facts::Facts;
@@ -15,6 +17,12 @@ pub(super) struct Places {
     pub(super) pods: JobPods,
     /// Indexes that have ended, though a successor may still run for them.
     pub(super) ended: IndexSet,
+}
+
+/// Whether a Job has its pods replaced while they are about to end.
+pub fn replaces_early(job: &Job) -> bool {
+    let asks = job.annotations.get(REPLACE_EARLY).is_some_and(|text| text.parse() == Ok(true));
+    asks && never(job).is_none()
 }
 
 /// Why the option has no effect on this Job: its spec lets no two pods of one place run.
@@ -43,9 +51,13 @@ impl Places {
         let has_ended = |pod: &Pod| pod.index.is_some_and(|index| ended.contains(index));
         let completions = facts.job.spec.completions.map(usize::try_from);
         let is_complete = completions.is_some_and(|it| it.is_ok_and(|it| facts.succeeded >= it));
-        let announced = pods.of_kind(Kind::Disrupted).filter(|pod| gives_up(pod));
-        let announced: Vec<Uid> = announced.filter(|pod| !has_ended(pod)).map(uid).collect();
-        for uid in announced.iter().filter(|_| !is_complete) {
+        let gives_up = |pod: &&Arc<Pod>| gives_up(pod) && !has_ended(pod);
+        let marked: Vec<Uid> = pods.of_kind(Kind::Disrupted).filter(gives_up).map(uid).collect();
+        let parallelism = usize::try_from(facts.job.spec.parallelism).unwrap_or(0);
+        let noticed = noticed(facts, &pods, gives_up);
+        let announced =
+            marked.iter().chain(noticed.iter().take(parallelism.saturating_sub(marked.len())));
+        for uid in announced.filter(|_| !is_complete) {
             pods.remove(uid);
         }
         Self { pods, ended }
@@ -60,6 +72,19 @@ impl Places {
     pub(super) fn has_superfluous(&self) -> bool {
         self.pods.active_indexes().intersection_size(&self.ended) > 0
     }
+}
+
+/// The pods whose nodes' end is announced, and that have no mark yet; the oldest first. A successor
+/// may come to such a node nevertheless, so no more than parallelism give up their places.
+fn noticed(facts: &Facts, pods: &JobPods, gives_up: impl Fn(&&Arc<Pod>) -> bool) -> Vec<Uid> {
+    if facts.noticed.is_empty() {
+        return Vec::new();
+    }
+    let active = pods.active();
+    let noticed = active.iter().filter(|pod| facts.noticed.contains(&pod.uid));
+    let mut noticed: Vec<_> = noticed.filter(|pod| !pod.is_target()).filter(gives_up).collect();
+    noticed.sort_by_key(|pod| (pod.created, &pod.uid));
+    noticed.into_iter().map(uid).collect()
 }
 
 /// Members of a group start and end together.

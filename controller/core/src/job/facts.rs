@@ -30,6 +30,8 @@ pub struct Facts {
     pub options: Options,
     /// Ignored failures, if they are limited.
     pub disruptions: Option<Disruptions>,
+    /// Pods that are about to end with their nodes, of a Job that has pods replaced early.
+    pub noticed: HashSet<Uid>,
     /// The loss of a member of the PodGroup that concerns other members.
     pub recovery: Option<Recovery>,
     /// The failures that backoff waits for, including this sync's. ([S15])
@@ -86,6 +88,7 @@ impl Facts {
             succeeded: 0,
             options: Options::default(),
             disruptions: None,
+            noticed: HashSet::new(),
             recovery: None,
             backoff: BackoffRecord::default(),
             ends: None,
@@ -122,6 +125,7 @@ impl Facts {
             succeeded,
             options,
             disruptions,
+            noticed: input.memory.noticed.clone(),
             recovery,
             status_needs_spec: input.memory.status_needs_spec,
             pods_per_sync,

@@ -140,6 +140,9 @@ pub struct Memory {
     pub marking_since: HashMap<Uid, Timestamp>,
     /// The boots of the nodes of failed pods that are to be counted; none where they are not known.
     pub boots: HashMap<Uid, NodeBoots>,
+    /// Pods that are about to end with their nodes, by the notice that was given; none unless the
+    /// Job has pods replaced early.
+    pub noticed: HashSet<Uid>,
     /// Pods whose adoption or disowning the API refused, and when.
     pub refused_claims: HashMap<Uid, Timestamp>,
     /// Pods that a watch showed alive without the finalizer, so that no count has them. They keep

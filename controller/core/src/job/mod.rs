@@ -41,6 +41,7 @@ pub use body::{
 };
 pub use cause::{Cause, Ending, pending_reason, plain};
 pub use census::{Census, Uncounted, counts_as_failure, failure_action, has_valid_index};
+pub use early::replaces_early;
 pub use end_events::PodEnded;
 pub use ends::Ends;
 pub use facts::{Facts, Indexes};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use epilogue_common::announcement::Announcement;
-use epilogue_common::names::node::{SHUTTING_DOWN_TAINT, STATE};
+use epilogue_common::names::node::{READINESS, SHUTTING_DOWN_TAINT, STATE};
+use epilogue_common::readiness::Readiness;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
@@ -106,6 +107,9 @@ pub struct NodeView {
     pub boot_id: Option<Arc<str>>,
     /// The announcement of its agent.
     pub announcement: Option<Announcement>,
+    /// When its agent expects the end of the machine of which a source has given notice; `None` if
+    /// that end may not come, or is not near.
+    pub ends_at: Option<Timestamp>,
     /// When its kubelet last wrote the condition `Ready`.
     pub heard: Option<Timestamp>,
 }
@@ -128,6 +132,8 @@ pub struct NodeRecord {
     pub changed_at: Timestamp,
     /// When it was first seen that the node shuts down; `None` if it does not.
     pub(crate) shutdown_seen: Option<Timestamp>,
+    /// When it was first seen that the node ends soon; `None` if it does not.
+    pub(crate) notice_seen: Option<Timestamp>,
 }
 
 impl WireNode {
@@ -148,7 +154,9 @@ impl NodeView {
         let conditions = node.status.conditions.as_deref().unwrap_or_default();
         let ready = conditions.iter().find(|each| each.kind == "Ready");
         let message = ready.and_then(|each| each.message.as_deref()).unwrap_or_default();
-        let announcement = node.metadata.annotations.as_ref().and_then(|all| all.get(STATE));
+        let annotation = |name| node.metadata.annotations.as_ref().and_then(|all| all.get(name));
+        let (announcement, readiness) = (annotation(STATE), annotation(READINESS));
+        let readiness: Option<Readiness> = readiness.and_then(|text| text.parse().ok());
         let boot_id = node.status.node_info.as_ref().map(|info| info.boot_id.as_str());
         let is_tainted =
             |key: &str| node.spec.taints.iter().flatten().any(|taint| taint.key == key);
@@ -162,6 +170,7 @@ impl NodeView {
             shutting_down: is_tainted(SHUTTING_DOWN_TAINT),
             boot_id: boot_id.filter(|id| !id.is_empty()).map(Arc::from),
             announcement: announcement.and_then(|text| text.parse().ok()),
+            ends_at: readiness.and_then(|it| it.ends_at),
             heard: ready.and_then(|each| Some(each.last_heartbeat_time.as_ref()?.0)),
         }
     }
@@ -180,6 +189,11 @@ impl NodeView {
     /// kubelet that is alive terminates its own pods.
     pub fn is_silent(&self) -> bool {
         matches!(self.ready, None | Some(Tristate::Unknown))
+    }
+
+    /// Whether notice was given of an end that is certain and near, and new pods stay away by now.
+    pub(crate) fn ends_soon(&self) -> bool {
+        self.shutting_down && self.ends_at.is_some()
     }
 
     /// Whether this is its current boot.
@@ -211,15 +225,18 @@ impl NodeRecord {
             booted_after: None,
             changed_at: now,
             shutdown_seen: None,
+            notice_seen: None,
         }
     }
 
     /// Remembers when a shutdown was first seen: now, or since when it is by the node's own word if
-    /// the watch is late.
+    /// the watch is late. A notice has no such word.
     pub(crate) fn watch_shutdown(&mut self, is_late: bool, now: Timestamp) {
         let since = self.view.shuts_down_since();
         let seen = since.map(|since| if is_late { since.min(now) } else { now });
         self.shutdown_seen = seen.map(|seen| self.shutdown_seen.unwrap_or(seen));
+        let notice = self.view.ends_soon().then_some(now);
+        self.notice_seen = notice.map(|now| self.notice_seen.unwrap_or(now));
     }
 
     /// Takes the current state of a node; returns whether that matters to its pods.

@@ -37,7 +37,7 @@ const EXCESS_DELAY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Gc {
     pub(super) settings: Settings,
-    by_node: BTreeMap<Arc<str>, BTreeSet<Uid>>,
+    pub(super) by_node: BTreeMap<Arc<str>, BTreeSet<Uid>>,
     pub(super) nodes: BTreeMap<Arc<str>, NodeRecord>,
     node_list: Relist<Arc<str>>,
     nodes_listed: bool,

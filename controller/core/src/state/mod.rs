@@ -12,6 +12,7 @@ mod groups;
 mod jobs;
 mod kept_pods;
 mod late;
+mod notices;
 mod pod_events;
 mod pods;
 mod relist;
@@ -113,8 +114,12 @@ impl ClusterState {
                 Versions { pods, ..Versions::default() }
             }
             Event::Node(event) => {
+                let before = self.before_node(&event);
                 let checks = self.with_gc(|gc, pods, jobs| gc.node(event, pods, jobs, now));
                 reaction.entries.extend(checks);
+                if let Some(before) = before {
+                    self.follow_notice(&before, now, &mut reaction);
+                }
                 Versions::default()
             }
             Event::Workload(event) => self.workload_event(event, now, &mut reaction),
@@ -171,8 +176,8 @@ impl ClusterState {
         }
         // Pods without a controller may be adopted. ([S10])
         let pods = self.pods.of_job(&job);
-        let boots = self.boots(&pods, now);
-        let memory = Memory { boots, ..self.jobs.memory(&job.uid) };
+        let (boots, noticed) = (self.boots(&pods, now), self.noticed(&job, &pods));
+        let memory = Memory { boots, noticed, ..self.jobs.memory(&job.uid) };
         let (seen, counts_max) = (self.jobs.seen(), self.jobs.counts_max(now));
         let (groups, restores) = (self.groups_of(&job), self.restores);
         Some(Snapshot { job, pods, memory, groups, seen, counts_max, restores })

@@ -313,9 +313,10 @@ impl Digest<'_> {
             expectations,
             creation_in_doubt,
             removed_finalizers,
-            // No pod of these scopes is rejected, and no node of them boots.
+            // No pod of these scopes is rejected, no node of them boots, and none has notice.
             marking_since: _,
             boots: _,
+            noticed: _,
             refused_claims,
             uncounted_pods,
             completed_pods,

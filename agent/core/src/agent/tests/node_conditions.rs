@@ -105,6 +105,28 @@ fn notice_shows_until_it_is_withdrawn() {
 }
 
 #[test]
+fn readiness_has_the_time_of_a_certain_end_that_is_near_until_it_is_withdrawn() {
+    for certain in [true, false] {
+        let mut world = standing(with_notices());
+        let ending = |time| Some(Ending { within: Some(ms(time)), kind: None, certain });
+        let readiness = |world: &World| world.readiness.clone().unwrap_or_default();
+        world.event(notice(ending(3_600_000)));
+        assert!(readiness(&world).ends_with(";notice=aws"), "{}", readiness(&world));
+        world.pass(ms(2_800_000));
+        let first = readiness(&world);
+        assert!(first.contains(";notice=aws"), "{first}");
+        assert_eq!(first.contains(";ends="), certain, "{first}");
+        world.pass(ms(600_700));
+        world.see_node();
+        assert_eq!(readiness(&world), first, "the end is the same");
+        world.event(notice(ending(60_000)));
+        assert_eq!(readiness(&world) != first, certain, "it has moved");
+        world.event(notice(None));
+        assert!(!readiness(&world).contains("notice"), "{}", readiness(&world));
+    }
+}
+
+#[test]
 fn condition_of_another_writer_stays_as_it_is() {
     for is_true in [true, false] {
         let mut world = standing(settings());

@@ -72,9 +72,11 @@ pub(super) fn lock_and_delay(readiness: Option<&Readiness>) -> NodeCheck {
         return NodeCheck::warn(NAME, Code::ReadinessMissing, found)
             .remedy("the command below shows lock, delay and runtime");
     };
-    let Readiness { mode, lock, granted_seconds, wanted_seconds, notice } = readiness;
+    let Readiness { mode, lock, granted_seconds, wanted_seconds, notice, ends_at } = readiness;
     let granted = granted_seconds.map_or_else(|| "?".to_owned(), |seconds| format!("{seconds}s"));
-    let notice = notice.as_ref().map_or(String::new(), |it| format!("; an end announced by {it}"));
+    let at = ends_at.map_or(String::new(), |at| format!(" for {at}"));
+    let notice = notice.as_ref();
+    let notice = notice.map_or(String::new(), |it| format!("; an end announced by {it}{at}"));
     let found = format!("mode {mode}; delay granted {granted}, wanted {wanted_seconds}s{notice}");
     match lock {
         DelayLock::NotUsed => {

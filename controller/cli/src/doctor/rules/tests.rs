@@ -432,7 +432,7 @@ fn what_an_agent_left_on_a_node_that_is_up_is_stale() {
     // Notice of an end is a reason.
     let mut noticed = tainted.clone();
     noticed["metadata"]["annotations"]["epilogue.dev/readiness"] =
-        json!("mode=replace;lock=held;granted=40;wanted=40;notice=aws");
+        json!("mode=replace;lock=held;granted=40;wanted=40;notice=aws;ends=2026-11-21T14:05:06Z");
     assert_fine(vec![noticed]);
     assert_reported(
         vec![tainted],

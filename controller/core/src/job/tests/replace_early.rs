@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::builders::{Effects, JobBuilder, PodBuilder, api, job, pod, sync};
+use super::builders::{Effects, JobBuilder, PodBuilder, api, job, pod, sync, uid};
 
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
@@ -141,4 +141,48 @@ fn member_of_a_group_is_left_alone() {
     };
     let pods = vec![grouped(ending("a")), grouped(runs("b"))];
     assert_eq!(done(early(job().size(2, 5)), pods).created.len(), 0);
+}
+
+/// What a sync does where notice was given of the end of these pods' nodes.
+fn noticed(job: JobBuilder, pods: Vec<PodBuilder>, names: &[&str]) -> Effects {
+    let mut api = api(job, pods);
+    api.memory.noticed = names.iter().map(|name| uid(name)).collect();
+    sync(&mut api)
+}
+
+#[test]
+fn pod_on_a_node_that_ends_is_replaced_at_the_notice_if_that_is_asked_for() {
+    let pods = || vec![runs("a"), runs("b")];
+    let effects = noticed(early(job().size(2, 5)), pods(), &["a"]);
+    assert_eq!((effects.created.len(), effects.deleted.len(), effects.failed), (1, 0, 0));
+    assert_eq!(noticed(job().size(2, 5), pods(), &["a"]).created.len(), 0);
+    let indexed = || vec![runs("a").index(0), runs("b").index(1)];
+    let effects = noticed(early(job().size(2, 5).indexed()), indexed(), &["b"]);
+    assert_eq!(effects.created_indexes(), [1]);
+    // What has done its work, or is about to be deleted anyway, is not replaced.
+    let effects = noticed(early(job().size(2, 5).indexed()).completed("1"), indexed(), &["b"]);
+    assert_eq!((effects.created_indexes(), effects.deleted), (vec![], vec!["b".to_owned()]));
+}
+
+#[test]
+fn successors_of_a_notice_are_at_most_parallelism() {
+    let all = ["a", "b", "c", "d"];
+    let with = |pods: Vec<PodBuilder>| noticed(early(job().size(2, 9)), pods, &all);
+    // Each successor came to a node of which notice was given, too.
+    let four = vec![runs("a"), runs("b"), runs("c").created(1), runs("d").created(1)];
+    let effects = with(four.clone());
+    assert_eq!((effects.created.len(), effects.deleted.len()), (0, 0));
+    // What has its mark counts, and comes first.
+    let mut marked = four;
+    marked[2] = ending("c").created(1);
+    marked[3] = ending("d").created(1);
+    let effects = with(marked);
+    assert_eq!((effects.created.len(), effects.deleted.len()), (0, 0));
+}
+
+#[test]
+fn successor_goes_where_the_notice_is_withdrawn() {
+    let pods = || vec![runs("a"), runs("b"), runs("c").created(1)];
+    assert_eq!(noticed(early(job().size(2, 5)), pods(), &["a"]).deleted, Vec::<String>::new());
+    assert_eq!(noticed(early(job().size(2, 5)), pods(), &[]).deleted, ["c"]);
 }

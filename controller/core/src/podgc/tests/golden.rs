@@ -162,5 +162,8 @@ fn nodes_of_each_former_version_of_the_agent_are_read() {
         }
         let tainted = read("node: tainted");
         assert_eq!((tainted.shutting_down, tainted.announcement), (true, None));
+        // The first version wrote no time of an end.
+        let ends_at = bodies.contains_key("node: notice given").then(|| read("node: notice given"));
+        assert!(ends_at.is_none_or(|node| node.ends_at == Some(at())));
     }
 }

@@ -45,6 +45,21 @@ fn assert_check(report: &NodeReport, name: &str, verdict: NodeVerdict, words: &s
 }
 
 #[test]
+fn the_notice_of_an_end_is_said_with_its_time() {
+    let mut objects = well();
+    let text = &objects[0]["metadata"]["annotations"]["epilogue.dev/readiness"];
+    let noticed = text.as_str().unwrap_or_default().to_owned() + ";notice=aws";
+    for (end, words) in [
+        ("", "wanted 40s; an end announced by aws"),
+        (";ends=2026-11-21T14:05:06Z", "; an end announced by aws for 2026-11-21T14:05:06Z"),
+    ] {
+        let text = &mut objects[0]["metadata"]["annotations"]["epilogue.dev/readiness"];
+        *text = format!("{noticed}{end}").into();
+        assert_check(&report(objects.clone()), "shutdown", NodeVerdict::Ok, words);
+    }
+}
+
+#[test]
 fn a_node_that_is_well_says_so_and_where_to_ask_more() {
     let report = report(well());
     assert_eq!(report.verdict, NodeVerdict::Ok, "{report:#?}");
