@@ -4,6 +4,7 @@ use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::Agent;
 use super::calls::{Answer, Part, Task, Verb};
+use super::eviction::holds;
 use crate::pod::{PodUid, PodView};
 use crate::protocol::action::ActionId;
 use crate::protocol::event::ActionResult;
@@ -60,10 +61,13 @@ impl Agent {
                     shutdown.runtime_pods_listed(&result, facts, out, &self.disruptions);
                 }
             }
-            Task::Measure => self.evictions.measured(content!(result, Measured), facts, out),
+            Task::Measure => {
+                let holds = holds(&self.disruptions);
+                self.evictions.measured(content!(result, Measured), &holds, facts, out);
+            }
             Task::MeasurePods(of) => {
                 let figures = content!(result, Figures);
-                self.evictions.pods_measured(of, figures, facts, out, &self.disruptions);
+                self.evictions.pods_measured(of, figures, facts, out, &mut self.disruptions);
             }
             Task::NodeCondition(kind) => {
                 let result = done(result);
@@ -110,7 +114,7 @@ impl Agent {
     }
 
     fn answered(&mut self, part: Part, verb: Verb, uid: &PodUid, answer: Answer<'_>) {
-        let Self { facts, out, shutdowns, disruptions, evictions, .. } = self;
+        let Self { facts, out, shutdowns, disruptions, .. } = self;
         match (part, answer) {
             // A check that was under way at a cancel says nothing of a stop that still is.
             (Part::Shutdown, Answer::Runtime(result))
@@ -125,11 +129,11 @@ impl Agent {
             }
             (Part::OwnMarks, answer) => disruptions.answered(verb, uid, answer, facts, out),
             (Part::Survivors, Answer::Runtime(result)) => {
-                let evicts = |uid: &PodUid| evictions.has(uid);
-                disruptions.survivor_inspected(uid, result, facts, out, &evicts);
+                disruptions.survivor_inspected(uid, result, facts, out);
             }
             (Part::Eviction, answer) => {
-                if evictions.answered(verb, uid, answer, facts, out) {
+                let victim = disruptions.victim_mut(uid);
+                if victim.is_some_and(|victim| victim.answered(verb, answer, facts, out)) {
                     self.see_pod_gone(uid.clone());
                 }
             }

@@ -223,7 +223,7 @@ impl Agent {
         evictions.advance(&news, facts, out, disruptions);
         stuck.advance(&news, facts, out);
         abandoned.advance(facts, out);
-        disruptions.audit(facts, out, &|uid| evictions.has(uid));
+        disruptions.audit(facts, out);
 
         node.send(facts, out);
         out.write_journal(&facts.clock);
@@ -274,7 +274,8 @@ impl Agent {
             return shutdown.is_released()
                 && (!shutdown::is_unacknowledged(&self.disruptions) || tried);
         }
-        let settled = self.disruptions.removals() == 0 && !self.evictions.is_terminating_pods();
+        let evicts = self.disruptions.victims().next().is_some();
+        let settled = self.disruptions.removals() == 0 && !evicts;
         !self.lock.may_hold() && (settled && self.node.is_settled() || tried)
     }
 }

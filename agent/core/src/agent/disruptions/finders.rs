@@ -14,7 +14,7 @@ use super::super::facts::Facts;
 use super::super::out::Out;
 use super::cases::{Why, remedy};
 use super::{Disruptions, PodDisruption};
-use crate::pod::{Disruption, PodRef, PodUid, PodView, TERMINATION_BY_KUBELET};
+use crate::pod::{Disruption, PodRef, PodView, TERMINATION_BY_KUBELET};
 use crate::termination::patches::{self, stands};
 
 /// Container runtimes stamp by the node's clock, which may differ from the API's.
@@ -129,12 +129,7 @@ impl Disruptions {
 
     /// Finds conditions of pressure on live pods. An earlier agent was killed between the mark and
     /// the end. No kubelet shows such a condition before the pod's end. ([ST7])
-    pub(super) fn find_of_evictions(
-        &mut self,
-        facts: &Facts,
-        out: &mut Out,
-        evicts: &dyn Fn(&PodUid) -> bool,
-    ) {
+    pub(super) fn find_of_evictions(&mut self, facts: &Facts, out: &mut Out) {
         // Under a dead kubelet a stopped pod appears to be alive.
         let ready = facts.settings.enforce
             && !facts.situation.owns_pods
@@ -145,7 +140,10 @@ impl Disruptions {
             return;
         }
         let boot = facts.surely_before_boot();
-        for pod in facts.pods.iter().filter(|pod| !evicts(&pod.uid)) {
+        for pod in facts.pods.iter() {
+            if self.evicts(&pod.uid) {
+                continue;
+            }
             let Some(at) = self.stale_since(pod, boot, facts) else { continue };
             if self.entry(PodRef::of(pod)).history.found.insert(at.as_second()) {
                 let text = "a condition of an eviction that was not carried out is taken back";

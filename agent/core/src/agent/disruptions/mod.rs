@@ -1,9 +1,10 @@
 //! What the agent knows and does about the end of each pod: one entry per pod, which outlives every
 //! shutdown and cancel. After a boot the journal fills the table again.
 //!
-//! While a shutdown covers a pod, its entry holds the shutdown's calls. A shutdown that does not go
-//! on leaves the marks that it may have set, and they are in question: the audit removes those that
-//! are untrue, and confirms those whose pods were lost. A mark is untrue if its pod lives on: the
+//! While a shutdown covers a pod, its entry holds the shutdown's calls, and while the pod is
+//! evicted, those of the eviction. A shutdown that does not go on leaves the marks that it may have
+//! set, and they are in question: the audit removes those that are untrue, and confirms those whose
+//! pods were lost. A mark is untrue if its pod lives on: the
 //! shutdown was cancelled, the eviction was not carried out, or the pod runs again after a boot.
 //! The boot id and the runtime decide what has ended. A clock alone never makes a pod lost.
 //! Conditions of other writers are not touched. ([AP19], [ST7], [W5])
@@ -19,6 +20,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::calls::Calls;
+use super::eviction::Victim;
 use super::facts::{Facts, News};
 use super::out::Out;
 use super::writer::Recorded;
@@ -55,6 +57,8 @@ pub(super) struct PodDisruption {
     pub(super) recorded: Option<Recorded>,
     /// Whether the pod had exited before that shutdown, as an earlier process found.
     pub(super) had_exited: bool,
+    /// Its eviction, while that is in progress.
+    pub(super) eviction: Option<Box<Victim>>,
     past_mark: PastMark,
     history: History,
 }
@@ -115,6 +119,7 @@ impl PodDisruption {
             shutdown: None,
             recorded: None,
             had_exited: false,
+            eviction: None,
             past_mark: PastMark::Settled,
             history: History::default(),
         }
@@ -125,6 +130,7 @@ impl PodDisruption {
         self.shutdown.is_none()
             && self.recorded.is_none()
             && !self.had_exited
+            && self.eviction.is_none()
             && matches!(self.past_mark, PastMark::Settled)
             && self.history.is_blank()
     }
@@ -224,6 +230,21 @@ impl Disruptions {
 
     pub(super) fn covering_mut(&mut self, uid: &PodUid) -> Option<&mut PodTermination> {
         self.pods.get_mut(uid)?.shutdown.as_mut()
+    }
+
+    /// The pods whose eviction is in progress.
+    pub(super) fn victims(&self) -> impl Iterator<Item = &Victim> {
+        self.pods.values().filter_map(|entry| entry.eviction.as_deref())
+    }
+
+    /// What the eviction of this pod does, while it is in progress.
+    pub(super) fn victim_mut(&mut self, uid: &PodUid) -> Option<&mut Victim> {
+        self.pods.get_mut(uid)?.eviction.as_deref_mut()
+    }
+
+    /// Whether the pod's eviction is in progress.
+    pub(super) fn evicts(&self, uid: &PodUid) -> bool {
+        self.pods.get(uid).is_some_and(|entry| entry.eviction.is_some())
     }
 
     fn cases(&self) -> impl Iterator<Item = &Case> {
@@ -357,15 +378,14 @@ impl Disruptions {
         entry.history = History { is_explained: entry.history.is_explained, ..History::default() };
     }
 
-    /// Finds marks that are in question, and advances those that are known. `evicts` tells which
-    /// pods' evictions are in progress.
-    pub(super) fn audit(&mut self, facts: &Facts, out: &mut Out, evicts: &dyn Fn(&PodUid) -> bool) {
+    /// Finds marks that are in question, and advances those that are known.
+    pub(super) fn audit(&mut self, facts: &Facts, out: &mut Out) {
         self.find_lost(facts, out);
         self.find_forgotten(facts, out);
-        self.find_of_evictions(facts, out, evicts);
+        self.find_of_evictions(facts, out);
         // A case that is settled now may leave a mark on a survivor, and a survivor is a new case.
         self.advance_cases(facts, out);
-        self.find_survivors(facts, out, evicts);
+        self.find_survivors(facts, out);
         self.advance_cases(facts, out);
         self.pods.retain(|_, entry| !entry.is_blank());
         if !facts.situation.runs && !facts.situation.journaled && !self.needs_journal(out) {

@@ -40,17 +40,12 @@ impl Disruptions {
     /// Finds pods that live on under a mark of ours, whatever the clocks say, and removes the mark.
     /// A live kubelet has already reported what does not run, and the runtime shows what does.
     /// ([ST7])
-    pub(super) fn find_survivors(
-        &mut self,
-        facts: &Facts,
-        out: &mut Out,
-        evicts: &dyn Fn(&PodUid) -> bool,
-    ) {
+    pub(super) fn find_survivors(&mut self, facts: &Facts, out: &mut Out) {
         let ready = facts.settings.enforce
             && !facts.situation.runs
             && !facts.situation.journaled
             && facts.pods.is_listed();
-        let suspects = if ready { self.suspects(facts, evicts) } else { BTreeMap::new() };
+        let suspects = if ready { self.suspects(facts) } else { BTreeMap::new() };
         for (uid, entry) in &mut self.pods {
             let inspection = &mut entry.history.inspection;
             inspection.take_if(|it| !suspects.contains_key(uid) && !it.attempt.is_in_flight());
@@ -77,17 +72,14 @@ impl Disruptions {
     }
 
     /// Pods that live under a mark of ours in the API, and that no other part of the agent handles.
-    fn suspects(
-        &self,
-        facts: &Facts,
-        evicts: &dyn Fn(&PodUid) -> bool,
-    ) -> BTreeMap<PodUid, (PodRef, Timestamp)> {
+    fn suspects(&self, facts: &Facts) -> BTreeMap<PodUid, (PodRef, Timestamp)> {
         let suspect = |pod: &PodView| {
             let at = pod.disruption.as_ref()?.since?;
             let is_handled = |entry: &PodDisruption| {
-                entry.history.found.contains(&at.as_second()) || entry.case().is_some()
+                let is_found = entry.history.found.contains(&at.as_second());
+                is_found || entry.case().is_some() || entry.eviction.is_some()
             };
-            let known = self.get(&pod.uid).is_some_and(is_handled) || evicts(&pod.uid);
+            let known = self.get(&pod.uid).is_some_and(is_handled);
             let lives = stands(pod, at) && pod.running_since.is_some();
             (lives && !known).then(|| (pod.uid.clone(), (PodRef::of(pod), at)))
         };
@@ -121,7 +113,6 @@ impl Disruptions {
         state: &Result<RuntimeState, Failure>,
         facts: &Facts,
         out: &mut Out,
-        evicts: &dyn Fn(&PodUid) -> bool,
     ) {
         let now = facts.clock.monotonic();
         let entry = self.get_mut(uid);
@@ -138,7 +129,7 @@ impl Disruptions {
         // The kubelet has to report what does not run; it may be late.
         *inspection = Inspection { attempt: Attempt::wanted(), due_at: now + REPORTED_WITHIN };
         if may_run(state)
-            && let Some((pod, at)) = self.suspects(facts, evicts).remove(uid)
+            && let Some((pod, at)) = self.suspects(facts).remove(uid)
         {
             self.survives(pod, at, out);
         }

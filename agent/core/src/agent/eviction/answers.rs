@@ -11,7 +11,7 @@ use crate::termination::attempt::Attempt;
 
 impl Victim {
     /// Takes an answer; returns whether the pod is gone.
-    pub(super) fn answered(
+    pub(in super::super) fn answered(
         &mut self,
         verb: Verb,
         answer: Answer<'_>,

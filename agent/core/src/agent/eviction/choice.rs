@@ -16,6 +16,7 @@ use super::super::status::WouldHave;
 use super::Evictions;
 use super::effective_mode::EffectiveMode;
 use super::is_active;
+use super::own_limits::ends_for_own_limits;
 use super::victim::Reason;
 use crate::pod::{Owner, PodUid, PodView};
 use crate::pressure::message::describe;
@@ -136,23 +137,29 @@ fn would_help(cause: &Cause, frees: Option<u64>) -> bool {
 
 impl Evictions {
     /// Requests the measurement for a choice, as soon as there is a cause.
-    pub(super) fn advance_choice(&mut self, facts: &Facts, out: &mut Out) {
+    pub(super) fn advance_choice(
+        &mut self,
+        facts: &Facts,
+        out: &mut Out,
+        disruptions: &Disruptions,
+    ) {
         // A signal that is only observed, or has no candidate, does not delay the next cause.
         let causes = self.causes();
-        if let Some(cause) = causes.into_iter().find(|cause| self.may_choose_for(cause, facts)) {
+        let may = |cause: &Cause| self.may_choose_for(cause, facts, disruptions);
+        if let Some(cause) = causes.into_iter().find(may) {
             let pods = facts.pods.iter().filter(|pod| is_active(pod));
             let pods = pods.map(|pod| pod.uid.clone()).collect();
             self.ask(resource(cause.signal), pods, true, facts, out);
         }
     }
 
-    fn may_choose_for(&self, cause: &Cause, facts: &Facts) -> bool {
+    fn may_choose_for(&self, cause: &Cause, facts: &Facts, disruptions: &Disruptions) -> bool {
         let still = matches!(self.effective_mode_for(cause.signal, facts), EffectiveMode::Still(_));
         if still || facts.stop_at.is_some() || !facts.pods.is_listed() {
             return false;
         }
         // The node does not need to free what a pod's own limit frees. ([EV26])
-        if resource(cause.signal) == Resource::Disk && self.ends_for_own_limits(facts) {
+        if resource(cause.signal) == Resource::Disk && ends_for_own_limits(facts, disruptions) {
             return false;
         }
         let rests = self.choices.rests.get(&cause.signal);
@@ -185,7 +192,7 @@ impl Evictions {
         result: Result<Figures, Failure>,
         facts: &Facts,
         out: &mut Out,
-        disruptions: &Disruptions,
+        disruptions: &mut Disruptions,
     ) {
         let now = facts.clock.monotonic();
         let ask = self.choices.asks.entry(of).or_default();
@@ -211,7 +218,8 @@ impl Evictions {
         let causes = self.causes();
         let is_asked_for = |cause: &Cause| resource(cause.signal) == of;
         let mut causes = causes.into_iter().filter(is_asked_for);
-        if let Some(cause) = causes.find(|cause| self.may_choose_for(cause, facts)) {
+        let may = |cause: &Cause| self.may_choose_for(cause, facts, disruptions);
+        if let Some(cause) = causes.find(may) {
             self.choose(&cause, &figures, &asked, facts, out, disruptions);
         }
     }
@@ -223,7 +231,7 @@ impl Evictions {
         asked: &BTreeSet<PodUid>,
         facts: &Facts,
         out: &mut Out,
-        disruptions: &Disruptions,
+        disruptions: &mut Disruptions,
     ) {
         let now = facts.clock.monotonic();
         let of_disk = resource(cause.signal) == Resource::Disk;
@@ -276,7 +284,7 @@ impl Evictions {
         let description = describe(cause.signal, cause.shortage(), has_figures.then_some(usage));
         if self.effective_mode_for(cause.signal, facts) == EffectiveMode::Enforce {
             let why = Reason { signal: cause.signal.name(), cause: Some(*cause), description };
-            self.begin_eviction(pod, terminator, why, facts, out);
+            self.begin_eviction(pod, terminator, why, facts, out, disruptions);
             return;
         }
         let until = now + observed_again(cause.signal);
@@ -386,7 +394,7 @@ impl Evictions {
         let now = facts.clock.monotonic();
         let own = facts.is_own(&pod.uid);
         let refused = self.choices.refused.get(&pod.uid).is_some_and(|until| now < *until);
-        let terminating = self.victims.contains_key(&pod.uid) || pod.is_to_end();
+        let terminating = disruptions.evicts(&pod.uid) || pod.is_to_end();
         // The pod's present condition is outdated, and must be removed first.
         let revoked = disruptions.removes(&pod.uid);
         if own || refused || terminating || revoked || pod.is_terminal() || is_critical(pod) {

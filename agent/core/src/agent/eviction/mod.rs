@@ -14,9 +14,6 @@ mod silence;
 mod stalls;
 mod victim;
 
-use std::collections::BTreeMap;
-
-use super::calls::{Answer, Verb};
 use super::disruptions::Disruptions;
 use super::facts::{Facts, News};
 use super::out::Out;
@@ -33,7 +30,7 @@ use effective_mode::{Overlaps, show_effective_mode};
 use own_limits::OwnLimits;
 use sampling::Sampling;
 use stalls::Stalls;
-use victim::Victim;
+pub(super) use victim::Victim;
 
 /// The node's pressure, and the evictions in progress.
 #[derive(Clone, Debug)]
@@ -52,7 +49,6 @@ pub(super) struct Evictions {
     crossed: Vec<Cause>,
     /// The same for a stall that was seen twice.
     stalled: Option<Cause>,
-    victims: BTreeMap<PodUid, Victim>,
     /// Whether a shutdown went on at the last decision.
     stood_still: bool,
 }
@@ -71,7 +67,6 @@ impl Evictions {
             layout: None,
             crossed: Vec::new(),
             stalled: None,
-            victims: BTreeMap::new(),
             stood_still: false,
         }
     }
@@ -79,16 +74,6 @@ impl Evictions {
     fn pod_gone(&mut self, uid: &PodUid) {
         self.choices.pod_gone(uid);
         self.stalls.pod_gone(uid);
-    }
-
-    /// Whether the pod's eviction is in progress.
-    pub(super) fn has(&self, uid: &PodUid) -> bool {
-        self.victims.contains_key(uid)
-    }
-
-    /// Whether any eviction is in progress.
-    pub(super) fn is_terminating_pods(&self) -> bool {
-        !self.victims.is_empty()
     }
 
     /// The causes for an eviction now. Memory comes before the rest, and a hard threshold comes
@@ -110,14 +95,14 @@ impl Evictions {
         self.stalled = None;
     }
 
-    /// How long the victims that are still terminating delay the next one.
-    fn holds(&self) -> Vec<Hold> {
-        self.victims.values().filter_map(|victim| victim.hold).collect()
-    }
-
     fn capacity(&self, signal: Signal) -> Option<u64> {
         self.signals.get(&signal).map(|measured| measured.observation.capacity)
     }
+}
+
+/// How long the victims that are still terminating delay the next one.
+pub(super) fn holds(disruptions: &Disruptions) -> Vec<Hold> {
+    disruptions.victims().filter_map(|victim| victim.hold).collect()
 }
 
 /// Whether the pod takes part in the node's shortage.
@@ -145,38 +130,25 @@ impl Evictions {
             return;
         }
         if std::mem::take(&mut self.stood_still) {
-            self.take_up_victims();
+            self.take_up_victims(disruptions);
         }
         show_effective_mode(facts, out);
         self.show_conditions(facts, out);
         self.advance_sampling(facts, out);
         self.check_limits(facts, out);
-        self.advance_choice(facts, out);
+        self.advance_choice(facts, out, disruptions);
         self.advance_victims(facts, out, disruptions);
-        self.show_victims(out);
+        show_victims(disruptions, out);
     }
+}
 
-    fn show_victims(&self, out: &mut Out) {
-        let shown = |victim: &Victim| VictimStatus {
-            uid: victim.termination.pod.uid.clone(),
-            namespace: victim.termination.pod.namespace.clone(),
-            name: victim.termination.pod.name.clone(),
-            signal: victim.signal,
-            since: victim.chosen_at,
-        };
-        out.status.pressure.victims = self.victims.values().map(shown).collect();
-    }
-
-    /// Takes an answer about a victim; returns whether the pod is gone.
-    pub(super) fn answered(
-        &mut self,
-        verb: Verb,
-        uid: &PodUid,
-        answer: Answer<'_>,
-        facts: &Facts,
-        out: &mut Out,
-    ) -> bool {
-        let victim = self.victims.get_mut(uid);
-        victim.is_some_and(|victim| victim.answered(verb, answer, facts, out))
-    }
+fn show_victims(disruptions: &Disruptions, out: &mut Out) {
+    let shown = |victim: &Victim| VictimStatus {
+        uid: victim.termination.pod.uid.clone(),
+        namespace: victim.termination.pod.namespace.clone(),
+        name: victim.termination.pod.name.clone(),
+        signal: victim.signal,
+        since: victim.chosen_at,
+    };
+    out.status.pressure.victims = disruptions.victims().map(shown).collect();
 }

@@ -64,7 +64,7 @@ impl Evictions {
         figures: &Figures,
         facts: &Facts,
         out: &mut Out,
-        disruptions: &Disruptions,
+        disruptions: &mut Disruptions,
     ) {
         if !are_limits_ours(facts) || facts.stop_at.is_some() {
             return;
@@ -90,16 +90,15 @@ impl Evictions {
                 }
                 EffectiveMode::Enforce => {
                     let why = Reason { signal: exceeded.signal, cause: None, description };
-                    self.begin_eviction(&pod, terminator, why, facts, out);
+                    self.begin_eviction(&pod, terminator, why, facts, out, disruptions);
                 }
             }
         }
     }
+}
 
-    /// Whether the eviction of a pod for its own limit has just begun.
-    pub(super) fn ends_for_own_limits(&self, facts: &Facts) -> bool {
-        let victims = self.victims.values();
-        let mut own = victims.filter(|victim| victim.cause.is_none());
-        own.any(|victim| !facts.clock.reached(victim.chosen_at + WAITED_FOR))
-    }
+/// Whether the eviction of a pod for its own limit has just begun.
+pub(super) fn ends_for_own_limits(facts: &Facts, disruptions: &Disruptions) -> bool {
+    let mut own = disruptions.victims().filter(|victim| victim.cause.is_none());
+    own.any(|victim| !facts.clock.reached(victim.chosen_at + WAITED_FOR))
 }

@@ -10,7 +10,7 @@ use super::super::status::SignalStatus;
 use super::Evictions;
 use crate::pressure::signal::Signal;
 use crate::pressure::thresholds::Threshold;
-use crate::pressure::watch::Measurements;
+use crate::pressure::watch::{Hold, Measurements};
 use crate::protocol::action::Action;
 use crate::protocol::pressure::{Measured, Sample};
 use crate::termination::attempt::{Attempt, Pace};
@@ -81,7 +81,13 @@ impl Evictions {
         out.calls.send(Task::Measure, Action::Measure);
     }
 
-    pub(in super::super) fn measured(&mut self, measured: Measured, facts: &Facts, out: &mut Out) {
+    pub(in super::super) fn measured(
+        &mut self,
+        measured: Measured,
+        holds: &[Hold],
+        facts: &Facts,
+        out: &mut Out,
+    ) {
         let now = facts.clock.monotonic();
         let sampling = &mut self.sampling;
         let took = now.saturating_sub(sampling.began_at.unwrap_or(now));
@@ -101,7 +107,7 @@ impl Evictions {
                 }
                 sampling.failing = slow;
                 if !facts.situation.owns_pods {
-                    self.take_sample(&sample, facts, out);
+                    self.take_sample(&sample, holds, facts, out);
                 }
             }
             Err(failure) => {
@@ -115,12 +121,12 @@ impl Evictions {
         }
     }
 
-    fn take_sample(&mut self, sample: &Sample, facts: &Facts, out: &mut Out) {
+    fn take_sample(&mut self, sample: &Sample, holds: &[Hold], facts: &Facts, out: &mut Out) {
         let now = facts.clock.monotonic();
         self.layout = sample.layout.or(self.layout);
-        self.crossed = self.watch.check(&sample.signals, &self.holds(), now);
+        self.crossed = self.watch.check(&sample.signals, holds, now);
         self.signals.clone_from(&sample.signals);
-        self.judge_stalls(sample, facts, out);
+        self.judge_stalls(sample, holds, facts, out);
         let thresholds = &self.watch.config().thresholds;
         let psi = sample.stall.is_some() || sample.io.is_some();
         self.sampling.blind = thresholds.is_empty() && !psi;

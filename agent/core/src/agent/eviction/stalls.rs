@@ -14,7 +14,7 @@ use crate::pressure::signal::Signal;
 use crate::pressure::stall::{
     IO_FULL_MS_PER_SECOND, Stall, StallSample, io_rate, judge, rate, with_swap,
 };
-use crate::pressure::watch;
+use crate::pressure::watch::{self, Hold};
 use crate::protocol::action::PodRef;
 use crate::protocol::pressure::Sample;
 
@@ -57,7 +57,13 @@ impl Stalls {
 }
 
 impl Evictions {
-    pub(super) fn judge_stalls(&mut self, sample: &Sample, facts: &Facts, out: &mut Out) {
+    pub(super) fn judge_stalls(
+        &mut self,
+        sample: &Sample,
+        holds: &[Hold],
+        facts: &Facts,
+        out: &mut Out,
+    ) {
         let shown = &mut out.status.pressure.stalls;
         let io = sample.io.as_ref().map(io_rate);
         shown.io_full_ms_per_second = io;
@@ -65,7 +71,8 @@ impl Evictions {
         let text = format!("All tasks waited for disks {io} of each 1000 ms, over 10 s.");
         self.note_stall(Kind::Io, (io >= IO_FULL_MS_PER_SECOND).then_some(text), facts);
         if let Some(stall) = &sample.stall {
-            self.judge_memory(sample, with_swap(stall.clone(), sample.swap), facts, out);
+            let after = with_swap(stall.clone(), sample.swap);
+            self.judge_memory(sample, after, holds, facts, out);
             return;
         }
         self.stalls.before = None;
@@ -77,7 +84,14 @@ impl Evictions {
 
     /// DIVERGES(upstream): upstream does not detect stalls on cgroup v2, and samples every 10 s;
     /// the kernel's OOM killer is faster. ([EV28])
-    fn judge_memory(&mut self, sample: &Sample, after: StallSample, facts: &Facts, out: &mut Out) {
+    fn judge_memory(
+        &mut self,
+        sample: &Sample,
+        after: StallSample,
+        holds: &[Hold],
+        facts: &Facts,
+        out: &mut Out,
+    ) {
         let now = facts.clock.monotonic();
         let stalls = &mut self.stalls;
         if now < stalls.settles_until {
@@ -115,8 +129,7 @@ impl Evictions {
         );
         self.note_stall(Kind::Memory, confirmed.then_some(text), facts);
         let memory = sample.signals.get(&Signal::MemoryAvailable).copied().or(unswapped);
-        let holds = self.holds();
-        let cause = |memory| self.watch.stalled(full_ms_per_second, &memory, &holds, now);
+        let cause = |memory| self.watch.stalled(full_ms_per_second, &memory, holds, now);
         self.stalled = memory.filter(|_| confirmed).and_then(cause);
     }
 

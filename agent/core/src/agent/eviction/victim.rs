@@ -12,7 +12,7 @@ use super::super::pod_steps::Why;
 use super::Evictions;
 use super::choice::{LATE_LASTS, REFUSED_LASTS};
 use super::effective_mode::{EffectiveMode, effective_mode};
-use crate::pod::{Disruption, PodView, TERMINATION_BY_KUBELET};
+use crate::pod::{Disruption, PodUid, PodView, TERMINATION_BY_KUBELET};
 use crate::pressure::message::Description;
 use crate::pressure::watch::{Cause, Hold};
 use crate::protocol::action::{Notice, PodRef};
@@ -44,7 +44,7 @@ pub(super) struct Reason {
 
 /// A pod whose eviction is in progress.
 #[derive(Clone, Debug)]
-pub(super) struct Victim {
+pub(in super::super) struct Victim {
     pub(super) termination: PodTermination,
     pub(super) signal: &'static str,
     pub(super) cause: Option<Cause>,
@@ -118,6 +118,7 @@ impl Evictions {
         why: Reason,
         facts: &Facts,
         out: &mut Out,
+        disruptions: &mut Disruptions,
     ) {
         let now = facts.clock.now();
         let config = self.watch.config();
@@ -158,7 +159,7 @@ impl Evictions {
             was_stopped: false,
             reported_late: false,
         };
-        self.victims.insert(pod.uid.clone(), victim);
+        disruptions.entry(PodRef::of(pod)).eviction = Some(Box::new(victim));
     }
 
     /// Advances each victim.
@@ -168,7 +169,11 @@ impl Evictions {
         out: &mut Out,
         disruptions: &mut Disruptions,
     ) {
-        for (uid, mut victim) in std::mem::take(&mut self.victims) {
+        let uids: Vec<PodUid> =
+            disruptions.victims().map(|victim| victim.termination.pod.uid.clone()).collect();
+        for uid in uids {
+            let entry = disruptions.get_mut(&uid);
+            let Some(mut victim) = entry.and_then(|entry| entry.eviction.take()) else { continue };
             let pod = facts.pods.get(&uid).filter(|pod| !pod.is_terminal());
             let fate = pod.map_or(Fate::Over, |pod| {
                 let over = self.outlast_silence(&mut victim, pod, facts);
@@ -178,7 +183,10 @@ impl Evictions {
                 )
             });
             match fate {
-                Fate::GoesOn => drop(self.victims.insert(uid, victim)),
+                Fate::GoesOn => {
+                    let of = victim.termination.pod.clone();
+                    disruptions.entry(of).eviction = Some(victim);
+                }
                 Fate::Over => {
                     self.victim_is_over(&victim, facts, out);
                     // The pod must not be chosen again, although the watch may lag. A kubelet may
@@ -203,9 +211,10 @@ impl Evictions {
     }
 
     /// Resumes the victims after a cancelled shutdown: what is known of them is older than it.
-    pub(super) fn take_up_victims(&mut self) {
+    pub(super) fn take_up_victims(&mut self, disruptions: &mut Disruptions) {
         self.forget_causes();
-        for victim in self.victims.values_mut() {
+        for entry in disruptions.iter_mut() {
+            let Some(victim) = &mut entry.eviction else { continue };
             victim.termination.read.want_again();
             victim.termination.report.proven_at = None;
         }
