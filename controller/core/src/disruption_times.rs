@@ -4,6 +4,7 @@
 //! API's own times are whole seconds, so they stand in only where nothing else is known. Nothing
 //! follows from it but figures.
 
+mod lost_work;
 mod open;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+pub use self::lost_work::{lost_work, run_time};
 use self::open::{Open, OpenDisruptions};
 use crate::job::{Cause, replaces_early};
 use crate::view::{Job, Phase as PodPhase, Pod, Said, Uid};
@@ -345,7 +347,7 @@ impl DisruptionTimes {
     }
 }
 
-/// A pod is terminal, or gone. What succeeded has lost no work.
+/// A pod is terminal, or gone.
 fn report(open: &mut Open, sight: &Sight<'_>, now: Timestamp, seen: &mut Observations) {
     let Some(last) = sight.after.or(sight.before) else { return };
     open.is_reported = true;
@@ -356,12 +358,12 @@ fn report(open: &mut Open, sight: &Sight<'_>, now: Timestamp, seen: &mut Observa
         seen.gap(open);
     }
     seen.reached(Phase::Reported, open, now);
-    if let Some(start) = last.gc.first_start().filter(|_| last.phase != PodPhase::Succeeded) {
-        seen.lost_work.push((open.source, span(start, finished.unwrap_or(now))));
+    if let Some(work) = lost_work(last, last.gc.first_start(), now, now) {
+        seen.lost_work.push((open.source, work));
     }
 }
 
-/// The time between two; none if clocks disagree about their order.
-fn span(from: Timestamp, to: Timestamp) -> Duration {
+/// The time between two; zero if clocks disagree about their order.
+pub fn span(from: Timestamp, to: Timestamp) -> Duration {
     to.duration_since(from).try_into().unwrap_or_default()
 }

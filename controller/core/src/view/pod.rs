@@ -288,7 +288,7 @@ impl Pod {
     ///
     /// DIVERGES(upstream): a sidecar that ended while a regular container still runs gives no
     /// finish time; upstream takes the sidecar's end for the pod's. ([D3])
-    pub(crate) fn containers_finished_at(&self) -> Option<Timestamp> {
+    pub fn containers_finished_at(&self) -> Option<Timestamp> {
         let mut latest = None;
         let mut regular_seen = false;
         for container in self.containers.iter().filter(|each| each.kind != ContainerKind::Init) {

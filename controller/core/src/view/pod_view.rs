@@ -38,6 +38,11 @@ impl WirePod {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
     }
 
+    /// The earliest start of any container. A view has it of pods with a `DisruptionTarget` only.
+    pub fn first_start(&self) -> Option<Timestamp> {
+        first_start(&self.status)
+    }
+
     /// The view of this pod.
     pub fn view(self, interner: &mut Interner) -> Pod {
         let phase = Phase::parse(self.status.phase.as_deref().unwrap_or_default());

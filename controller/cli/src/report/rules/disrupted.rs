@@ -70,7 +70,7 @@ fn failed(pod: &PodSeen, cluster: &Cluster) -> Judgement {
     if let Some((cause, how)) = acted.or_else(ended) {
         let part = Part { help: Help::Acted, basis: Basis::Seen, how: how.clone() };
         let evidence = Evidence { cause, basis: Basis::Seen, how };
-        return disrupted(Code::DisruptionReported, pod, evidence, at, part);
+        return disrupted(Code::DisruptionReported, (pod, cluster.now), evidence, at, part);
     }
     if let Some(target) = view.gc.target().filter(|target| target.stands) {
         let cause = cause_of_target(&target.reason, view.gc.reason());
@@ -78,7 +78,7 @@ fn failed(pod: &PodSeen, cluster: &Cluster) -> Judgement {
         let evidence = Evidence { cause, basis: Basis::Seen, how };
         let how = "Kubernetes reported the disruption itself".to_owned();
         let part = Part { help: Help::NotNeeded, basis: Basis::Seen, how };
-        return disrupted(Code::DisruptionReported, pod, evidence, at, part);
+        return disrupted(Code::DisruptionReported, (pod, cluster.now), evidence, at, part);
     }
     let found = by_status(pod)
         .or_else(|| by_events(&hits, at))
@@ -87,7 +87,7 @@ fn failed(pod: &PodSeen, cluster: &Cluster) -> Judgement {
     match found {
         Some(evidence) => {
             let part = part_in_failure(&evidence, &hits);
-            disrupted(Code::FailureWithoutDisruptionTarget, pod, evidence, at, part)
+            disrupted(Code::FailureWithoutDisruptionTarget, (pod, cluster.now), evidence, at, part)
         }
         None if view.gc.reason() == Some("Evicted") && pod.message.is_empty() => Judgement::Unclear,
         None => Judgement::Fine,
@@ -96,7 +96,7 @@ fn failed(pod: &PodSeen, cluster: &Cluster) -> Judgement {
 
 fn disrupted(
     code: Code,
-    pod: &PodSeen,
+    (pod, now): (&PodSeen, Timestamp),
     Evidence { cause, basis, how }: Evidence,
     at: Option<Timestamp>,
     part: Part,
@@ -112,7 +112,7 @@ fn disrupted(
         basis,
         how,
         at,
-        work_seconds: pod.work_until(at),
+        work_seconds: pod.lost_work(at, now),
         waited_seconds: None,
         epilogue: part.help,
         epilogue_basis: part.basis,
@@ -251,7 +251,9 @@ fn missing(pod: &PodSeen, cluster: &Cluster) -> Option<Box<DisruptedPod>> {
         (Code::StatusMissingTerminating, evidence, view.deletion.map(|deletion| deletion.at))
     };
     let part = part_in_wait(pod, finding, &evidence, cluster);
-    let Judgement::Disrupted(mut found) = disrupted(code, pod, evidence, since, part) else {
+    let Judgement::Disrupted(mut found) =
+        disrupted(code, (pod, cluster.now), evidence, since, part)
+    else {
         return None;
     };
     found.waited_seconds = since.and_then(|since| waited(since, cluster.now));

@@ -113,7 +113,7 @@ pub(super) struct PodsOfJobs<'a> {
 
 impl<'a> PodsOfJobs<'a> {
     pub(super) fn new(
-        pods: &[PodSeen],
+        (pods, now): (&[PodSeen], Timestamp),
         disrupted: &'a [DisruptedPod],
         said: &'a Attribution<'a>,
     ) -> Self {
@@ -129,7 +129,7 @@ impl<'a> PodsOfJobs<'a> {
                 .disrupted
                 .get(&key)
                 .is_some_and(|all| all.iter().any(|disrupted| disrupted.name == *pod.view.name));
-            let work = pod.work_until(pod.view.gc.finished()).filter(|_| !is_disrupted);
+            let work = pod.run_time(now).filter(|_| !is_disrupted);
             let sum = of.work.entry(key).or_default();
             *sum = sum.saturating_add(work.unwrap_or(0));
         }

@@ -90,7 +90,8 @@ pub(crate) fn report(input: &Input) -> Result<Report, SceneError> {
     let mut said = Attribution::new(&input.events, range);
     let (pods, unclear) = disrupted_pods(&seen, &cluster, input, &said);
     said.absorb(&pods);
-    let affected = jobs::affected(objects, &PodsOfJobs::new(&seen, &pods, &said), range.0);
+    let affected =
+        jobs::affected(objects, &PodsOfJobs::new((&seen, range.1), &pods, &said), range.0);
     Ok(Report {
         version: VERSION,
         from: range.0,

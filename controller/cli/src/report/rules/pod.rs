@@ -2,11 +2,10 @@
 
 use epilogue_common::names::pod_condition::ENDED;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 use serde_json::Value;
 
-use controller_core::view::lenient::lenient_time;
+use controller_core::disruption_times::{lost_work, run_time};
 use controller_core::view::{Interner, Pod, WirePod};
 
 /// A pod.
@@ -19,7 +18,7 @@ pub(super) struct PodSeen {
     pub(super) message: String,
     /// The message of the condition `epilogue.dev/Ended`, if it is True.
     pub(super) ended_by_us: bool,
-    /// The earliest start of a regular container.
+    /// The first start of a container.
     pub(super) started: Option<Timestamp>,
     /// How the regular containers ended.
     pub(super) exits: Vec<Exit>,
@@ -78,15 +77,7 @@ struct MoreContainer {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct MoreState {
-    running: Option<Running>,
     terminated: Option<Terminated>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Running {
-    #[serde(deserialize_with = "lenient_time")]
-    started_at: Option<Time>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -94,13 +85,13 @@ struct Running {
 struct Terminated {
     exit_code: i32,
     reason: Option<String>,
-    #[serde(deserialize_with = "lenient_time")]
-    started_at: Option<Time>,
 }
 
 impl PodSeen {
     pub(super) fn read(object: &Value, interner: &mut Interner) -> Result<Self, serde_json::Error> {
-        let view = WirePod::deserialize(object)?.view(interner);
+        let pod = WirePod::deserialize(object)?;
+        let started = pod.first_start();
+        let view = pod.view(interner);
         let More { metadata, spec, status } = More::deserialize(object)?;
         let states: Vec<MoreState> =
             status.container_statuses.into_iter().flatten().filter_map(|it| it.state).collect();
@@ -110,7 +101,7 @@ impl PodSeen {
             app: metadata.labels.and_then(|mut all| all.remove("app.kubernetes.io/name")),
             message: status.message.unwrap_or_default(),
             ended_by_us: conditions.any(|each| each.kind == ENDED && each.status == "True"),
-            started: states.iter().filter_map(MoreState::started).min(),
+            started,
             exits: states.into_iter().filter_map(MoreState::exit).collect(),
             runs_to_completion: spec.restart_policy.is_some_and(|policy| policy != "Always"),
         })
@@ -121,12 +112,17 @@ impl PodSeen {
         self.view.owner.as_ref().filter(|_| self.view.is_of_job()).map(|owner| &*owner.name)
     }
 
-    /// How long it ran until this time. A pod that runs for ever loses no work.
-    pub(super) fn work_until(&self, end: Option<Timestamp>) -> Option<u64> {
-        if !self.runs_to_completion {
-            return None;
-        }
-        u64::try_from(end?.duration_since(self.started?).as_secs()).ok()
+    /// The work that is lost with it if it was disrupted at this time. A pod that runs for ever
+    /// loses none.
+    pub(super) fn lost_work(&self, at: Option<Timestamp>, now: Timestamp) -> Option<u64> {
+        let lost = lost_work(&self.view, self.started, at?, now);
+        lost.filter(|_| self.runs_to_completion).map(|work| work.as_secs())
+    }
+
+    /// How long it ran until its end; only of pods that ended and run to completion.
+    pub(super) fn run_time(&self, now: Timestamp) -> Option<u64> {
+        let ran = run_time(&self.view, self.started, self.view.gc.finished()?, now);
+        ran.filter(|_| self.runs_to_completion).map(|ran| ran.as_secs())
     }
 
     /// A container whose end its runtime does not know: the machine or the runtime went down.
@@ -144,12 +140,6 @@ impl PodSeen {
 }
 
 impl MoreState {
-    fn started(&self) -> Option<Timestamp> {
-        let running = self.running.as_ref().and_then(|state| state.started_at.as_ref());
-        let terminated = || self.terminated.as_ref()?.started_at.as_ref();
-        running.or_else(terminated).map(|time| time.0)
-    }
-
     fn exit(self) -> Option<Exit> {
         let ended = self.terminated?;
         Some(Exit { code: ended.exit_code, reason: ended.reason.unwrap_or_default() })

@@ -132,8 +132,9 @@ fn times(pods: &[DisruptedPod], jobs: &[AffectedJob]) -> [Figure; 3] {
             (
                 "work-lost",
                 "work of disrupted pods; Epilogue does not bring it back",
-                "from the first start of a container until the disruption, without checkpoints; \
-                 only of pods in the API that run to completion",
+                "from the first start of a container until the last ended, or the disruption where \
+                 that is not shown; without checkpoints; only of pods in the API that run to \
+                 completion",
             ),
             Unit::Seconds,
             lost.map(estimated),
