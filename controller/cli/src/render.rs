@@ -1,5 +1,6 @@
 //! Formats an explanation as text for a terminal.
 
+use crate::explain::rules::disruptions::Disruptions;
 use crate::explain::rules::ends::{End, Ends};
 use crate::explain::rules::remedies::Remedy;
 use crate::explain::rules::warnings::Warning;
@@ -10,6 +11,10 @@ use crate::colour::Paint;
 
 /// The text lists at most this many pods and counts the rest.
 const PODS_MAX: usize = 50;
+
+/// What the times of disruptions are.
+const DISRUPTION_TIMES: &str = "(each from the first sign, by the API's times, which are whole \
+                                seconds; it has none of the terminal phase)";
 
 /// The text of an explanation.
 pub(crate) fn text(explanation: &Explanation, paint: Paint) -> String {
@@ -30,6 +35,7 @@ pub(crate) fn text(explanation: &Explanation, paint: Paint) -> String {
         explanation.waits_for.iter().map(|wait| wait.text.clone() + &suffix(Some(wait.code)));
     section(&mut lines, paint, "Waits for", waits);
     section(&mut lines, paint, "Ends", ends(&explanation.ends));
+    section(&mut lines, paint, "Disruptions", disruptions(&explanation.disruptions));
     let annotations = explanation.annotations.iter();
     let annotations = annotations.map(|it| it.text.clone() + &suffix(Some(it.code)));
     section(&mut lines, paint, "Annotations", annotations);
@@ -76,6 +82,13 @@ fn ends(ends: &Ends) -> impl Iterator<Item = String> {
         (more, _) => Some(format!("and {more} more, of which only the number is known")),
     };
     ends.last.iter().map(line).chain(more).collect::<Vec<_>>().into_iter()
+}
+
+/// How fast each disruption went, with what its numbers mean; then how many more there were.
+fn disruptions(all: &Disruptions) -> impl Iterator<Item = String> {
+    let lines = all.last.iter().map(|it| it.says.clone());
+    let more = (all.more > 0).then(|| format!("and {} more", all.more));
+    lines.chain(more).chain((!all.last.is_empty()).then(|| DISRUPTION_TIMES.to_owned()))
 }
 
 /// A reason, how often and when it was last seen, and the message.
@@ -151,6 +164,7 @@ mod tests {
             limits: Vec::new(),
             remedy: None,
             ends: Ends::default(),
+            disruptions: Disruptions::default(),
             annotations: Vec::new(),
             wakes_up_at: None,
             wakes_up_for: None,

@@ -1,8 +1,10 @@
 //! Explains a Job to people: what each pod counts as and why, what the Job waits for, and what the
 //! next sync would do.
 
+pub(crate) mod disruptions;
 pub(crate) mod ends;
 mod group;
+mod limits;
 pub(crate) mod remedies;
 #[cfg(test)]
 mod tests;
@@ -17,18 +19,18 @@ use controller_core::job::{
     StatusPlan, SyncInput, counts_as_failure, failure_action, has_valid_index, is_rejected_by_node,
     plan_pods, plan_status, status_text,
 };
-use controller_core::job_pods::Kind;
 use controller_core::view::{Job, Phase, Pod, Uid};
 use epilogue_common::finding_code::FindingCode as Code;
 use epilogue_common::names::disruption_reason::{LOST_BY_NODE, REJECTED_BY_KUBELET};
-use epilogue_common::names::job_option::{DISRUPTION_LIMIT, PENDING_TIMEOUT};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::JobStatus;
 use serde::Serialize;
 use serde_json::Value;
 
+use disruptions::{Disruptions, disruptions};
 use ends::{Ends, ends, to_end};
 use group::with_group;
+use limits::{Usage, counted_limits, limits};
 use remedies::{Remedy, remedy};
 use waits::{notes, unknown_annotations, waits, wake_up};
 use warnings::{Warning, warnings};
@@ -56,6 +58,8 @@ pub(crate) struct Explanation {
     pub(crate) waits_for: Vec<Wait>,
     /// How its pods ended.
     pub(crate) ends: Ends,
+    /// What disrupts or disrupted its pods, and how fast what follows came.
+    pub(crate) disruptions: Disruptions,
     /// Annotations of it that have no effect.
     pub(crate) annotations: Vec<Wait>,
     /// The Warning events about it, the latest first; `None` if they could not be read.
@@ -103,19 +107,6 @@ pub(crate) struct Wait {
     pub(crate) code: Code,
     /// What it waits for.
     pub(crate) text: String,
-}
-
-/// A limit of the Job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Usage {
-    /// The field of the spec, or the annotation.
-    pub(crate) field: &'static str,
-    /// How much is used up, in the unit of the limit: the most of any pod for
-    /// `epilogue.dev/pending-timeout`, the most of any index for `backoffLimitPerIndex`.
-    pub(crate) used: i64,
-    /// The limit.
-    pub(crate) limit: i64,
 }
 
 /// One pod of the Job.
@@ -189,6 +180,7 @@ pub(crate) fn explain(input: &SyncInput<'_>, known: &Known<'_>) -> Explanation {
         remedy,
         waits_for: waits(input, &plan, known),
         ends,
+        disruptions: disruptions(input, known),
         annotations: unknown_annotations(known.job),
         warnings: known.events.map(|events| warnings(events, input.job.uid.as_str())),
         limits: match plan.skip {
@@ -268,57 +260,6 @@ fn state(job: &Job, plan: &PodPlan) -> (String, Option<Code>) {
 /// The start is stored up to a minute after the first pods.
 fn is_unstarted(job: &Job, plan: &PodPlan) -> bool {
     job.start_time().is_none() && plan.facts.census.pods.is_empty()
-}
-
-/// The limits of a Job that this controller does not sync, as far as its status counts.
-fn counted_limits(job: &Job) -> Vec<Usage> {
-    let counted = |count: Option<i32>| i64::from(count.unwrap_or(0));
-    pod_limits(job, counted(job.status.succeeded), counted(job.status.failed))
-}
-
-fn pod_limits(job: &Job, succeeded: i64, failed: i64) -> Vec<Usage> {
-    let mut limits = Vec::new();
-    if let Some(completions) = job.spec.completions {
-        limits.push(Usage { field: "completions", used: succeeded, limit: i64::from(completions) });
-    }
-    let limit = i64::from(job.spec.backoff_limit);
-    if limit < i64::from(i32::MAX) {
-        limits.push(Usage { field: "backoffLimit", used: failed, limit });
-    }
-    limits
-}
-
-fn limits(job: &Job, plan: &PodPlan) -> Vec<Usage> {
-    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-    let mut limits =
-        pod_limits(job, number(plan.facts.succeeded), number(plan.facts.census.failed(job)));
-    if let (Some(disruptions), Some(limit)) =
-        (&plan.facts.disruptions, plan.facts.options.disruption_limit)
-    {
-        let (used, limit) = (i64::from(disruptions.ignored), i64::from(limit));
-        limits.push(Usage { field: DISRUPTION_LIMIT, used, limit });
-    }
-    if let Some(timeout) = plan.facts.options.pending_timeout {
-        let pending = plan.facts.census.pods.of_kind(Kind::Pending);
-        let longest = pending.filter_map(|pod| pod.created).min();
-        let used = longest.map_or(0, |since| plan.facts.now.duration_since(since).as_secs());
-        limits.push(Usage { field: PENDING_TIMEOUT, used, limit: timeout.as_secs() });
-    }
-    let per_index = plan.facts.indexes.as_ref().and_then(|indexes| indexes.per_index.as_ref());
-    if let (Some(_), Some(limit)) = (per_index, job.spec.backoff_limit_per_index) {
-        let counted = plan.facts.census.pods.iter().map(|pod| i64::from(pod.failures.counted));
-        let (used, limit) = (counted.max().unwrap_or(0), i64::from(limit));
-        limits.push(Usage { field: "backoffLimitPerIndex", used, limit });
-    }
-    if let (Some(per_index), Some(limit)) = (per_index, job.spec.max_failed_indexes) {
-        let (used, limit) = (i64::from(per_index.failed.len()), i64::from(limit));
-        limits.push(Usage { field: "maxFailedIndexes", used, limit });
-    }
-    if let (Some(start), Some(limit)) = (job.start_time(), job.spec.active_deadline_seconds) {
-        let used = plan.facts.now.duration_since(start).as_secs();
-        limits.push(Usage { field: "activeDeadlineSeconds", used, limit });
-    }
-    limits
 }
 
 fn entry(job: &Job, plan: &PodPlan, lists: &Lists<'_>, pod: &Arc<Pod>) -> PodEntry {

@@ -1,6 +1,7 @@
 //! Tests what a person reads of a Job.
 
 mod of_causes;
+mod of_disruptions;
 
 use controller_core::job::{JobGroups, Memory, Settings, Versions};
 use controller_core::job_pods::JobPods;
