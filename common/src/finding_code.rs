@@ -220,6 +220,7 @@ codes! {
     PodsCollected = "pods-collected",
     JobsExpired = "jobs-expired",
     MetricsNotIncluded = "metrics-not-included",
+    PhasesNotMeasured = "phases-not-measured",
 }
 
 impl fmt::Display for FindingCode {

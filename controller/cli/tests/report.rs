@@ -239,13 +239,39 @@ fn own_pod(name: &str, bind: &str) -> Value {
            "status": {"phase": "Running"}})
 }
 
+/// What the text says of [`disruption_times`].
+const TIMES: &str = "
+HOW LONG DISRUPTIONS TOOK  PHASE        COUNT      MEAN  P50 AT MOST  P99 AT MOST
+shutdown                   running          1     4000s       longer       longer
+drain                      replaced       200     0.45s         2.5s         2.5s
+drain                      running        200     6.17s           5s          20s
+";
+
+/// Histograms of a controller.
+fn disruption_times() -> String {
+    let histogram = |source: &str, phase: &str, sum: f64, numbers: [u64; 4]| {
+        let (name, labels) =
+            ("epilogue_disruption_seconds", format!("phase=\"{phase}\",source=\"{source}\""));
+        let bounds = ["2.5", "5", "20", "+Inf"].into_iter().zip(numbers);
+        let buckets =
+            bounds.map(|(le, number)| format!("{name}_bucket{{{labels},le=\"{le}\"}} {number}\n"));
+        let count = numbers[3];
+        let sums = format!("{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {count}\n");
+        buckets.collect::<String>() + &sums
+    };
+    histogram("drain", "replaced", 90.0, [199, 200, 200, 200])
+        + &histogram("drain", "running", 1234.4, [0, 120, 199, 200])
+        + &histogram("shutdown", "running", 4000.0, [0, 0, 0, 1])
+}
+
 #[test]
 fn counters_come_through_the_proxy_where_rights_allow_it() {
     let list = |items: &[Value]| json!({"metadata": {}, "items": items}).to_string();
     let pods = list(&[own_pod("c-0", ":8080"), own_pod("c-1", "127.0.0.1:8080")]);
     let metrics = "epilogue_pod_gc_would_have_total{action=\"orphaned\"} 3\n\
                    epilogue_pod_ends_total{cause=\"NodeGone\",counted=\"Failed\"} 4\n"
-        .to_owned();
+        .to_owned()
+        + &disruption_times();
     let base = [("/api/v1/pods", pods), ("/api/v1/nodes", list(&[node()]))];
     let proxy = "/api/v1/namespaces/epilogue-system/pods/c-0:8080/proxy/metrics";
     let allowed = api(base.clone().into_iter().chain([(proxy, metrics)]).collect());
@@ -255,6 +281,17 @@ fn counters_come_through_the_proxy_where_rights_allow_it() {
     assert!(shown.contains(expected), "{shown}");
     let expected = "epilogue_pod_ends_total{cause=\"NodeGone\",counted=\"Failed\"}: 4 since";
     assert!(shown.contains(expected), "{shown}");
+    assert!(shown.contains(TIMES), "{shown}");
+    assert!(shown.contains("the phase notice is absent"), "{shown}");
+    let page = text(&run(&["--kubeconfig", &allowed, "-o", "html"]));
+    let row = "<tr><td>drain</td><td>running</td><td class=\"n\">200</td><td class=\"n\">6.17s</td>\
+               <td class=\"n\">5s</td><td class=\"n\">20s</td></tr>";
+    assert!(page.contains(row), "{page}");
+    let answer = text(&run(&["--kubeconfig", &allowed, "-o", "json"]));
+    let answer: Value = serde_json::from_str(&answer).expect("must be JSON");
+    let row = json!({"source": "drain", "phase": "running", "count": 200, "mean_seconds": 6.172,
+                     "p50_at_most": 5.0, "p99_at_most": 20.0});
+    assert_eq!(answer["disruption_times"][2], row);
     assert!(shown.contains("on their loopback only: 1;"), "{shown}");
     assert!(shown.contains("Epilogue runs (agents: 0, controllers: 2)."), "{shown}");
     let refused = api(base.into_iter().collect());

@@ -32,7 +32,7 @@ pub(super) async fn read(client: &kube::Client, objects: &[Value]) -> Metrics {
     };
     let pods: Vec<&Value> = objects.iter().filter(is_ours).collect();
     if pods.is_empty() {
-        metrics.leave_out("no pod of Epilogue runs");
+        metrics.leave_out("no pod of Epilogue runs, so no phase of disruptions is measured");
     }
     let (reachable, closed): (Vec<&Value>, Vec<&Value>) =
         pods.into_iter().partition(|pod| address(pod) != Address::Unreachable);

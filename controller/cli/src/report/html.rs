@@ -7,8 +7,8 @@ use crate::report::rules::{Basis, Figure, Help, Report, Unit};
 use super::ends_picture;
 use super::picture::{GROUPS, bar, escaped, timeline};
 use super::text::{
-    NOTHING, amount, capital, controller, counted, duration, installed, is_empty, is_part, part,
-    time,
+    NOTHING, amount, at_most, capital, controller, counted, duration, fine, installed, is_empty,
+    is_part, part, time,
 };
 
 /// Rows of a table; JSON has all.
@@ -74,6 +74,7 @@ pub(super) fn page(report: &Report) -> String {
     } else {
         page += &found(report);
     }
+    page += &disruption_times(report);
     page += &epilogue(report);
     page += "<h2>Not known</h2><ul>";
     for each in &report.not_known {
@@ -100,7 +101,7 @@ fn found(report: &Report) -> String {
         page += &timeline(report);
         page += &legend(true);
     }
-    page + &figures(report) + &pods(report) + &jobs(report)
+    page + &figures(report) + &pods(report) + &jobs(report) + &lost_work(report)
 }
 
 /// How pods ended: over time, the worst Jobs and nodes, and the causes as a table.
@@ -249,6 +250,40 @@ fn jobs(report: &Report) -> String {
         )
     });
     table("Jobs", "<th>when</th><th>Job</th><th>what</th><th>Epilogue</th>", rows)
+}
+
+/// What each Job has lost.
+fn lost_work(report: &Report) -> String {
+    let rows = report.lost_work.iter().map(|job| {
+        format!(
+            "<tr><td>{}/{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+            escaped(&job.namespace),
+            escaped(&job.name),
+            job.pods,
+            duration(job.seconds)
+        )
+    });
+    let titles = "<th>Job</th><th class=\"n\">pods</th><th class=\"n\">they had run</th>";
+    table("Work lost by Jobs (estimated)", titles, rows)
+}
+
+/// How long disruptions took until each phase.
+fn disruption_times(report: &Report) -> String {
+    let rows = report.disruption_times.iter().map(|it| {
+        format!(
+            "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+            it.source,
+            it.phase,
+            it.count,
+            fine(it.mean_seconds),
+            at_most(it.p50_at_most),
+            at_most(it.p99_at_most)
+        )
+    });
+    let titles = "<th>source</th><th>phase</th><th class=\"n\">count</th><th class=\"n\">mean</th>\
+                  <th class=\"n\">half of them at most</th><th class=\"n\">99 of 100 at most</th>";
+    table("How long disruptions took since the controller started", titles, rows)
 }
 
 fn basis(basis: Basis) -> &'static str {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::report::rules::{
-    AffectedJob, CauseEnds, DisruptedPod, Ends, Figure, Help, Report, Unit,
+    AffectedJob, CauseEnds, DisruptedPod, DisruptionTime, Ends, Figure, Help, JobLostWork, Report,
+    Unit,
 };
 use controller_core::job::plain;
 use epilogue_common::finding_code::{DOCS, docs_line};
@@ -15,9 +16,11 @@ use crate::colour::Paint;
 const LISTED_MAX: usize = 20;
 /// It lists at most this many causes of one Job, node or hour.
 const CAUSES_MAX: usize = 4;
-/// What it says if there is nothing else.
 /// The most characters of what the controller's lease says.
 const CONTROLLER_MAX: usize = 400;
+/// The title of the Jobs with what they have lost.
+const LOST_WORK: &str = "WORK LOST BY JOBS (ESTIMATED)";
+/// What it says if there is nothing else.
 pub(super) const NOTHING: &str =
     "nothing to report: no disrupted pods were found, and no Job's event tells how a pod ended";
 
@@ -47,6 +50,8 @@ pub(super) fn text(report: &Report, paint: Paint) -> String {
     }
     listed(&mut lines, paint, "PODS", report.pods.iter().map(pod));
     listed(&mut lines, paint, "JOBS IN DETAIL", report.jobs.iter().map(job));
+    listed(&mut lines, paint, LOST_WORK, report.lost_work.iter().map(lost_work));
+    lines.extend(disruption_times(&report.disruption_times, paint));
     let events = report
         .events
         .iter()
@@ -267,6 +272,49 @@ fn pod(pod: &DisruptedPod) -> String {
         pod.code,
         part(pod.epilogue, &pod.epilogue_how)
     )
+}
+
+fn lost_work(job: &JobLostWork) -> String {
+    let name = one_line(&format!("{}/{}", job.namespace, job.name));
+    let plural = if job.pods == 1 { "" } else { "s" };
+    format!("{name}: {} in {} pod{plural}", duration(job.seconds), job.pods)
+}
+
+/// How long disruptions took until each phase, a row for each source and phase.
+fn disruption_times(times: &[DisruptionTime], paint: Paint) -> Vec<String> {
+    if times.is_empty() {
+        return Vec::new();
+    }
+    let row = |cells: [&str; 6]| {
+        let [source, phase, count, mean, half, most] = cells;
+        format!("{source:25}  {phase:8}  {count:>8}  {mean:>8}  {half:>11}  {most:>11}")
+    };
+    let titles =
+        ["HOW LONG DISRUPTIONS TOOK", "PHASE", "COUNT", "MEAN", "P50 AT MOST", "P99 AT MOST"];
+    let rows = times.iter().map(|it| {
+        let (count, mean) = (it.count.to_string(), fine(it.mean_seconds));
+        row([
+            it.source,
+            it.phase,
+            &count,
+            &mean,
+            &at_most(it.p50_at_most),
+            &at_most(it.p99_at_most),
+        ])
+    });
+    [String::new(), paint.title(&row(titles))].into_iter().chain(rows).collect()
+}
+
+/// The bound of a percentile, if it has one.
+pub(super) fn at_most(bound: Option<f64>) -> String {
+    bound.map_or_else(|| "longer".to_owned(), fine)
+}
+
+/// A duration that may be short.
+pub(super) fn fine(seconds: f64) -> String {
+    let places = if seconds < 10.0 { 2 } else { 1 };
+    let text = format!("{seconds:.places$}");
+    format!("{}s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 fn job(job: &AffectedJob) -> String {

@@ -6,6 +6,8 @@ use epilogue_common::finding_code::FindingCode;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::disruption_times::DisruptionTime;
+use super::lost_work::JobLostWork;
 use super::metrics::MetricSum;
 use crate::doctor::rules::Omission;
 
@@ -35,12 +37,16 @@ pub(crate) struct Report {
     pub(crate) ends: Ends,
     /// The disrupted pods, latest first.
     pub(crate) pods: Vec<DisruptedPod>,
+    /// The Jobs that have lost work with those pods, the most first.
+    pub(crate) lost_work: Vec<JobLostWork>,
     /// The Jobs that failed by disruptions, or that wait.
     pub(crate) jobs: Vec<AffectedJob>,
     /// What happened to nodes, by their events.
     pub(crate) nodes: Vec<NodeDisruption>,
     /// The number of each event of Epilogue.
     pub(crate) events: Vec<EventCount>,
+    /// How long disruptions took, since each controller started.
+    pub(crate) disruption_times: Vec<DisruptionTime>,
     /// Counters of Epilogue, since each program started.
     pub(crate) metrics: Vec<MetricSum>,
     /// What the report cannot know.

@@ -1,11 +1,13 @@
-//! Reads the counters of Epilogue from a program's `/metrics`.
+//! Reads the counters of Epilogue from a program's `/metrics`, and the times of disruptions.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::disruption_times::{DisruptionTime, Histograms};
+
 /// The counters: the program, the name, what it says.
-const COUNTERS: [(&str, &str); 7] = [
+const COUNTERS: [(&str, &str); 8] = [
     ("epilogue-agent", "epilogue_agent_would_have_total"),
     ("epilogue-agent", "epilogue_agent_evictions_total"),
     ("epilogue-agent", "epilogue_agent_stuck_pods_failed_total"),
@@ -13,6 +15,7 @@ const COUNTERS: [(&str, &str); 7] = [
     ("epilogue-controller", "epilogue_pod_gc_collector_force_delete_pods_total"),
     ("epilogue-controller", "epilogue_disruption_target_writes_total"),
     ("epilogue-controller", "epilogue_pod_ends_total"),
+    ("epilogue-controller", "epilogue_disruption_lost_work_seconds_total"),
 ];
 
 /// The sum of one counter over the processes that were read.
@@ -34,6 +37,7 @@ pub(crate) struct MetricSum {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics {
     sums: BTreeMap<(&'static str, &'static str, String), (f64, usize)>,
+    times: Histograms,
     processes: usize,
     not_included: Vec<String>,
 }
@@ -48,6 +52,7 @@ impl Metrics {
     pub(crate) fn add(&mut self, text: &str) {
         self.processes += 1;
         for (series, value) in text.lines().filter_map(sample) {
+            self.times.add(series, value);
             let (name, labels) = series.split_once('{').unwrap_or((series, ""));
             let Some(&(program, metric)) = COUNTERS.iter().find(|row| row.1 == name) else {
                 continue;
@@ -73,6 +78,16 @@ impl Metrics {
                 MetricSum { program, metric, labels, value: *value, processes: *processes }
             };
         above.map(sum).collect()
+    }
+
+    /// How long disruptions took.
+    pub(super) fn times(&self) -> Vec<DisruptionTime> {
+        self.times.times()
+    }
+
+    /// Whether those of a process were read.
+    pub(super) fn is_read(&self) -> bool {
+        self.processes > 0
     }
 
     /// Why metrics are missing.

@@ -7,12 +7,14 @@ mod answer;
 mod attribution;
 mod cluster;
 mod disrupted;
+mod disruption_times;
 mod ends;
 mod event_log;
 mod failed_message;
 mod gone;
 mod job_events;
 mod jobs;
+mod lost_work;
 mod metrics;
 mod pod;
 mod since;
@@ -25,7 +27,9 @@ pub(crate) use answer::{
     AffectedJob, Basis, CauseEnds, DisruptedPod, Ends, Figure, Help, Report, Unit,
 };
 use answer::{ControllerRuns, Installed, VERSION};
+pub(crate) use disruption_times::DisruptionTime;
 pub(crate) use event_log::{EventLog, is_read, time_of};
+pub(crate) use lost_work::JobLostWork;
 pub(crate) use metrics::Metrics;
 pub(crate) use since::Since;
 
@@ -90,6 +94,7 @@ pub(crate) fn report(input: &Input) -> Result<Report, SceneError> {
     let mut said = Attribution::new(&input.events, range);
     let (pods, unclear) = disrupted_pods(&seen, &cluster, input, &said);
     said.absorb(&pods);
+    let installed = input.namespace.is_none().then(|| installed(&seen));
     let affected =
         jobs::affected(objects, &PodsOfJobs::new((&seen, range.1), &pods, &said), range.0);
     Ok(Report {
@@ -98,16 +103,18 @@ pub(crate) fn report(input: &Input) -> Result<Report, SceneError> {
         to: range.1,
         namespace: input.namespace.clone(),
         oldest_event: input.events.oldest,
-        installed: input.namespace.is_none().then(|| installed(&seen)),
+        installed,
         controller: controller(input),
         figures: totals::figures(&pods, &affected, said.unnamed()),
         ends: ends::count(&said, &pods, &seen, input.now),
+        lost_work: lost_work::by_job(&pods),
         pods,
         jobs: affected,
         nodes: cluster.node_disruptions(),
         events: totals::events(input),
+        disruption_times: input.metrics.times(),
         metrics: input.metrics.sums(),
-        not_known: totals::not_known(input, unclear, said.before()),
+        not_known: totals::not_known(input, unclear, said.before(), installed),
     })
 }
 

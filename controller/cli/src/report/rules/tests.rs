@@ -3,6 +3,7 @@
 mod of_ends;
 mod of_jobs;
 
+use epilogue_common::finding_code::FindingCode as Code;
 use jiff::SignedDuration;
 use serde_json::json;
 
@@ -322,6 +323,51 @@ fn work_and_waiting_are_measured_from_the_disruption() {
 }
 
 #[test]
+fn each_job_has_the_sum_of_the_work_of_its_disrupted_pods() {
+    let of_job = |name: &str, job: &str, second: i64| {
+        let mut pod = target(failed(name, 143, "Error", second), "True", "Evicted", 0);
+        pod["metadata"]["ownerReferences"][0]["name"] = job.into();
+        pod
+    };
+    let mut for_ever = of_job("d", "b", 600);
+    for_ever["spec"]["restartPolicy"] = "Always".into();
+    let mut bare = of_job("e", "b", 600);
+    bare["metadata"]["ownerReferences"] = json!([]);
+    let own = failed("f", 1, "Error", 600);
+    let pods = vec![of_job("a", "a", 600), of_job("b", "b", 700), of_job("c", "b", 10)];
+    let found = reported(pods.into_iter().chain([for_ever, bare, own, node("n")]).collect());
+    let lost: Vec<_> =
+        found.lost_work.iter().map(|it| (it.name.as_str(), it.pods, it.seconds)).collect();
+    assert_eq!(lost, [("b", 2, 4290 + 3600), ("a", 1, 4190)]);
+}
+
+#[test]
+fn a_half_that_does_not_run_is_named_with_its_phases() {
+    let of = |apps: &[&str], page: Option<&str>| {
+        let ours = apps.iter().map(|app| {
+            let mut own = pod(app);
+            own["metadata"]["labels"] = json!({"app.kubernetes.io/name": app});
+            own
+        });
+        let mut metrics = Metrics::default();
+        if let Some(page) = page {
+            metrics.add(page);
+        }
+        let found = report(&Input { metrics, ..input(ours.collect()) }).expect("must be readable");
+        let mut missing = found.not_known.into_iter();
+        let missing = missing.find(|it| it.code == Code::PhasesNotMeasured).map(|it| it.text);
+        missing.map_or("", |text| if text.contains("notice") { "notice" } else { "all" })
+    };
+    let (agent, controller) = ("epilogue-agent", "epilogue-controller");
+    assert_eq!(of(&[agent], Some("")), "all");
+    assert_eq!(of(&[controller], Some("")), "notice");
+    assert_eq!(of(&[agent, controller], Some("")), "");
+    assert_eq!(of(&[controller], None), "", "why there are no metrics is said already");
+    let noticed = "epilogue_disruption_seconds_count{phase=\"notice\",source=\"shutdown\"} 1";
+    assert_eq!(of(&[controller], Some(noticed)), "", "agents are services of the host");
+}
+
+#[test]
 fn what_was_not_read_is_named_and_the_window_of_events_too() {
     let mut none = input(Vec::new());
     none.read.clear();
@@ -382,7 +428,11 @@ fn the_json_has_the_documented_fields() {
         of_node("Rebooted", 9),
         of_ends::with_a_rest(),
     ];
-    let found = serde_json::to_value(reported(objects)).expect("must be JSON");
+    let mut metrics = Metrics::default();
+    metrics.add("epilogue_disruption_seconds_count{phase=\"running\",source=\"drain\"} 1");
+    let input = Input { metrics, ..input(objects) };
+    let found = report(&input).expect("must be readable");
+    let found = serde_json::to_value(found).expect("must be JSON");
     let names = |value: &Value| {
         let fields = value.as_object().expect("must be an object");
         fields.keys().cloned().collect::<Vec<_>>().join(" ")
@@ -391,8 +441,8 @@ fn the_json_has_the_documented_fields() {
     for (value, expected) in [
         (
             &found,
-            "controller ends events figures from installed jobs metrics namespace nodes not_known \
-             oldest_event pods to version",
+            "controller disruption_times ends events figures from installed jobs lost_work metrics \
+             namespace nodes not_known oldest_event pods to version",
         ),
         (&found["figures"][0], "estimated how name seen text unit"),
         (
@@ -405,6 +455,8 @@ fn the_json_has_the_documented_fields() {
             "at backoff_limit basis code disruptions epilogue epilogue_how failures how \
              ignores_disruptions name namespace reason work_seconds",
         ),
+        (&found["lost_work"][0], "name namespace pods seconds"),
+        (&found["disruption_times"][0], "count mean_seconds p50_at_most p99_at_most phase source"),
         (&found["nodes"][0], "at cause node reason"),
         (&found["ends"], "between by_cause by_hour by_job by_node disruptions total"),
         (&found["ends"]["by_cause"][0], "cause counted disruption ends"),

@@ -1,8 +1,9 @@
 //! Adds up pods and Jobs into figures, and says what a report cannot know.
 
+use controller_core::disruption_times::Phase;
 use epilogue_common::finding_code::FindingCode as Code;
 
-use super::answer::{AffectedJob, Basis, DisruptedPod, EventCount, Figure, Help, Unit};
+use super::answer::{AffectedJob, Basis, DisruptedPod, EventCount, Figure, Help, Installed, Unit};
 use super::cluster::seconds;
 use super::event_log::{About, EventLog, Writer};
 use super::{Input, Metrics};
@@ -192,7 +193,12 @@ pub(super) fn events(input: &Input) -> Vec<EventCount> {
 }
 
 /// What the report cannot know.
-pub(super) fn not_known(input: &Input, unclear: u64, before: u64) -> Vec<Omission> {
+pub(super) fn not_known(
+    input: &Input,
+    unclear: u64,
+    before: u64,
+    installed: Option<Installed>,
+) -> Vec<Omission> {
     let mut all = Vec::new();
     let mut add = |code, text: String| all.push(Omission { code, text });
     let kinds = [
@@ -239,7 +245,26 @@ pub(super) fn not_known(input: &Input, unclear: u64, before: u64) -> Vec<Omissio
     for why in Metrics::not_included(&input.metrics) {
         add(Code::MetricsNotIncluded, format!("metrics are not included: {why}"));
     }
+    if let Some(text) = phases(&input.metrics, installed) {
+        add(Code::PhasesNotMeasured, text.to_owned());
+    }
     all
+}
+
+/// Which phases of disruptions are in no metric because one of the two programs does not run.
+fn phases(metrics: &Metrics, installed: Option<Installed>) -> Option<&'static str> {
+    let installed = installed.filter(|_| metrics.is_read())?;
+    let has_notice = metrics.times().iter().any(|it| it.phase == Phase::Notice.label());
+    if installed.controllers == 0 {
+        Some("no controller of Epilogue runs: how long disruptions took is measured in no phase")
+    } else if installed.agents == 0 && !has_notice {
+        Some(
+            "no agent runs in a pod, so no end is announced: of how long disruptions took the \
+             phase notice is absent, and marked is 0 unless a kubelet announces its shutdown",
+        )
+    } else {
+        None
+    }
 }
 
 fn window(events: &EventLog, input: &Input) -> String {
