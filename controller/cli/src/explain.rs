@@ -15,13 +15,14 @@ use rules::Known;
 use crate::colour::Paint;
 use crate::doctor::{LEASE, Lease, lease};
 use crate::render;
-use crate::source::{self, Picture};
+use crate::source::{self, Picture, Wanted};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Job, as job/NAME, job NAME or NAME; optional with --filename
+    /// Job, as job/NAME, job NAME or NAME; or one pod of a Job, as pod/NAME or pod NAME; optional
+    /// with --filename
     #[arg(value_name = "job/NAME", num_args = 1..=2)]
-    job: Vec<JobName>,
+    names: Vec<Name>,
     /// Namespace; default: that of the kubeconfig's context
     #[arg(short, long)]
     namespace: Option<String>,
@@ -59,48 +60,74 @@ enum Output {
 /// What the API calls a Job.
 const KINDS: [&str; 4] = ["job", "jobs", "job.batch", "jobs.batch"];
 
-/// A Job's name, with or without `job/`.
-#[derive(Clone, Debug)]
-struct JobName(String);
+/// What it calls a pod.
+const POD_KINDS: [&str; 3] = ["pod", "pods", "po"];
 
-impl FromStr for JobName {
+/// A word that names a Job or its kind, or with the kind before it a Job or a pod.
+#[derive(Clone, Debug)]
+enum Name {
+    Word(String),
+    Of(Wanted),
+}
+
+impl FromStr for Name {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.split_once('/') {
-            None if !text.is_empty() => Ok(Self(text.to_owned())),
+            None if !text.is_empty() => Ok(Self::Word(text.to_owned())),
             Some((kind, name)) if KINDS.contains(&kind) && !name.is_empty() => {
-                Ok(Self(name.to_owned()))
+                Ok(Self::Of(Wanted::Job(name.to_owned())))
             }
-            _ => Err("expected a Job, such as job/backup".to_owned()),
+            Some((kind, name)) if POD_KINDS.contains(&kind) && !name.is_empty() => {
+                Ok(Self::Of(Wanted::Pod(name.to_owned())))
+            }
+            _ => Err("expected a Job, such as job/backup, or a pod of one".to_owned()),
         }
     }
 }
 
-pub(crate) async fn run(arguments: Arguments, paint: Paint) -> anyhow::Result<String> {
-    let name = match &arguments.job[..] {
+/// What the words name; `None` without any.
+fn wanted(names: &[Name]) -> anyhow::Result<Option<Wanted>> {
+    Ok(match names {
         [] => None,
-        [JobName(name)] => Some(name.as_str()),
-        [JobName(kind), JobName(name)] if KINDS.contains(&kind.as_str()) => Some(name.as_str()),
-        [JobName(first), ..] => {
+        [Name::Of(wanted)] => Some(wanted.clone()),
+        [Name::Word(name)] => Some(Wanted::Job(name.clone())),
+        [Name::Word(kind), Name::Word(name)] if KINDS.contains(&kind.as_str()) => {
+            Some(Wanted::Job(name.clone()))
+        }
+        [Name::Word(kind), Name::Word(name)] if POD_KINDS.contains(&kind.as_str()) => {
+            Some(Wanted::Pod(name.clone()))
+        }
+        [Name::Word(first) | Name::Of(Wanted::Job(first) | Wanted::Pod(first)), ..] => {
             anyhow::bail!("expected one Job, such as job/{first}; found several names")
         }
-    };
+    })
+}
+
+pub(crate) async fn run(arguments: Arguments, paint: Paint) -> anyhow::Result<String> {
+    let wanted = wanted(&arguments.names)?;
     let namespace = arguments.namespace.as_deref();
     let lease = arguments.controller_lease.0.as_ref();
-    let picture = match (&arguments.filename, name) {
-        (Some(path), name) => source::dump(path, namespace, name, lease)?,
-        (None, Some(name)) => {
+    let picture = match (&arguments.filename, &wanted) {
+        (Some(path), wanted) => source::dump(path, namespace, wanted.as_ref(), lease)?,
+        (None, Some(wanted)) => {
             let kubeconfig = arguments.kubeconfig.clone();
             let context = arguments.context.clone();
-            source::cluster(kubeconfig, context, namespace, name, lease).await?
+            source::cluster(kubeconfig, context, namespace, wanted, lease).await?
         }
         (None, None) => anyhow::bail!("name a Job, as job/NAME, or give a dump by --filename"),
     };
-    answer(&picture, &arguments, paint)
+    let only = wanted.as_ref().and_then(Wanted::pod);
+    answer(&picture, only, &arguments, paint)
 }
 
-fn answer(picture: &Picture, arguments: &Arguments, paint: Paint) -> anyhow::Result<String> {
+fn answer(
+    picture: &Picture,
+    only: Option<&str>,
+    arguments: &Arguments,
+    paint: Paint,
+) -> anyhow::Result<String> {
     let setup = picture.controller.setup();
     let namespace = &picture.job.key.namespace;
     let runs_all = setup.and_then(|setup| setup.runs_unmanaged(namespace)) == Some(true);
@@ -122,6 +149,7 @@ fn answer(picture: &Picture, arguments: &Arguments, paint: Paint) -> anyhow::Res
         pods: objects.filter_map(|pod| Some((pod["metadata"]["uid"].as_str()?, pod))).collect(),
         events: picture.events.as_deref(),
         controller: &picture.controller,
+        only,
     };
     let explanation = rules::explain(&input, &known);
     Ok(match arguments.output {

@@ -36,6 +36,23 @@ pub(crate) struct Picture {
     pub(crate) groups: Option<JobGroups>,
 }
 
+/// What to read: a Job, or the Job of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Job(String),
+    Pod(String),
+}
+
+impl Wanted {
+    /// The pod, if it is one.
+    pub(crate) fn pod(&self) -> Option<&str> {
+        match self {
+            Self::Job(_) => None,
+            Self::Pod(name) => Some(name),
+        }
+    }
+}
+
 /// Why a Job and its pods could not be read.
 #[derive(Debug, Error)]
 pub(crate) enum SourceError {
@@ -61,6 +78,10 @@ pub(crate) enum SourceError {
          {namespace}`, or choose another --namespace or --context"
     )]
     NoJob { namespace: String, name: String },
+    #[error("pod {0} does not exist, or is gone; name its Job, which may have its end")]
+    NoPod(String),
+    #[error("pod {0} belongs to no Job; this explains Jobs and their pods")]
+    NotOfJob(String),
     #[error("cannot get {path}: {failure}{}", remedy(.failure.kind))]
     Api { path: String, failure: Failure },
 }
@@ -105,11 +126,24 @@ pub(crate) async fn cluster(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
     namespace: Option<&str>,
-    name: &str,
+    wanted: &Wanted,
     lease: Option<&LeaseName>,
 ) -> Result<Picture, SourceError> {
     let (client, default_namespace) = client(kubeconfig, context).await?;
     let namespace = namespace.unwrap_or(&default_namespace);
+    let name = &match wanted {
+        Wanted::Job(name) => name.clone(),
+        Wanted::Pod(name) => {
+            // Whoever may explain a Job may list pods.
+            let query = format!("fieldSelector=metadata.name%3D{name}");
+            let found =
+                get(&client, &format!("/api/v1/namespaces/{namespace}/pods?{query}")).await?;
+            let pod = found["items"].as_array().and_then(|items| items.first());
+            let missing = || SourceError::NoPod(format!("{namespace}/{name}"));
+            let pod = pod.ok_or_else(missing)?;
+            job_of(pod)?.to_owned()
+        }
+    };
     let job = get(&client, &format!("/apis/batch/v1/namespaces/{namespace}/jobs/{name}")).await;
     let job = job.map_err(|error| match error {
         SourceError::Api { failure, .. } if failure.kind == FailureKind::NotFound => {
@@ -140,6 +174,20 @@ pub(crate) async fn cluster(
         _ => None,
     };
     Ok(Picture { groups, ..picture })
+}
+
+/// The name of the Job that controls a pod.
+fn job_of(pod: &Value) -> Result<&str, SourceError> {
+    let owners = pod["metadata"]["ownerReferences"].as_array();
+    let job = owners
+        .into_iter()
+        .flatten()
+        .find(|owner| owner["controller"] == true && owner["kind"] == Kind::Job.name());
+    let title = || {
+        let text = |field: &str| pod["metadata"][field].as_str().unwrap_or("?");
+        format!("{}/{}", text("namespace"), text("name"))
+    };
+    job.and_then(|owner| owner["name"].as_str()).ok_or_else(|| SourceError::NotOfJob(title()))
 }
 
 /// Reads the scheduling objects of a Job; `None` if RBAC forbids it.
@@ -180,10 +228,25 @@ async fn get(client: &kube::Client, path: &str) -> Result<Value, SourceError> {
 pub(crate) fn dump(
     path: &Path,
     namespace: Option<&str>,
-    name: Option<&str>,
+    wanted: Option<&Wanted>,
     lease: Option<&LeaseName>,
 ) -> Result<Picture, SourceError> {
-    choose(&objects(path)?, namespace, name, lease)
+    let objects = objects(path)?;
+    match wanted {
+        None => choose(&objects, namespace, None, lease),
+        Some(Wanted::Job(name)) => choose(&objects, namespace, Some(name), lease),
+        Some(Wanted::Pod(name)) => {
+            let pod = objects.iter().find(|object| {
+                let home = &object["metadata"]["namespace"];
+                object["kind"] == Kind::Pod.name()
+                    && object["metadata"]["name"] == name.as_str()
+                    && namespace.is_none_or(|namespace| home == namespace)
+            });
+            let pod = pod.ok_or_else(|| SourceError::NoPod(name.clone()))?;
+            let home = pod["metadata"]["namespace"].as_str();
+            choose(&objects, home, Some(job_of(pod)?), lease)
+        }
+    }
 }
 
 /// Returns the objects of a dump: single ones and lists, in one or several documents.

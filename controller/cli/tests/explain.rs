@@ -109,4 +109,47 @@ fn a_job_may_be_named_as_kubectl_takes_it() {
         assert!(error.contains("the dump holds no Job nope"), "{arguments:?}: {error}");
     }
     assert!(explain(&["a", "b"]).contains("expected one Job, such as job/a"));
+    for arguments in [&["pod/nope"][..], &["pod", "nope"]] {
+        let error = explain(arguments);
+        assert!(error.contains("pod nope does not exist, or is gone"), "{arguments:?}: {error}");
+    }
+}
+
+/// A pod of a Job is named instead of the Job: the lines about the other pods are left out.
+#[test]
+fn a_pod_of_a_job_is_explained_alone() {
+    let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "train",
+                       "controller": true});
+    let pod = |name: &str, owners: &[&serde_json::Value]| {
+        json!({"kind": "Pod", "apiVersion": "v1",
+               "metadata": {"namespace": "work", "name": name, "uid": name, "labels": {"a": "b"},
+                            "creationTimestamp": "2026-11-21T12:00:00Z", "ownerReferences": owners},
+               "spec": {"nodeName": "n"},
+               "status": {"phase": "Running", "conditions": [{
+                   "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+                   "lastTransitionTime": "2026-11-21T12:30:00Z"}]}})
+    };
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {}});
+    let job = json!({"kind": "Job", "apiVersion": "batch/v1",
+                     "metadata": {"namespace": "work", "name": "train", "uid": "train"},
+                     "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    let items = [job, pod("one", &[&owner]), pod("two", &[&owner]), pod("bare", &[])];
+    let directory = tempfile::tempdir().expect("must be creatable");
+    let dump = directory.path().join("dump.json");
+    let list = json!({"kind": "List", "items": items}).to_string();
+    std::fs::write(&dump, list).expect("must be writable");
+    let explain = |pod: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_kubectl-epilogue"))
+            .args(["explain", pod, "--at=2026-11-21T13:00:00Z", "--filename"])
+            .arg(&dump)
+            .output()
+            .expect("the program must be startable");
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let shown = explain("pod/one");
+    assert!(shown.starts_with("Job work/train: "), "{shown}");
+    assert!(shown.contains("\n  one (drain): marked 2026-11-21T12:30:00Z\n"), "{shown}");
+    assert!(!shown.contains("two"), "{shown}");
+    assert!(explain("train").contains("two (drain)"));
+    assert!(explain("pod/bare").contains("pod work/bare belongs to no Job"));
 }

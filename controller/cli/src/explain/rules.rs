@@ -92,9 +92,16 @@ pub(crate) struct Known<'a> {
     pub(crate) events: Option<&'a [Value]>,
     /// What its lease says of the controller.
     pub(crate) controller: &'a Controller,
+    /// The name of the only pod whose own lines are wanted; all without one.
+    pub(crate) only: Option<&'a str>,
 }
 
 impl Known<'_> {
+    /// Whether lines about this pod are wanted.
+    fn wants(&self, pod: &str) -> bool {
+        self.only.is_none_or(|only| only == pod)
+    }
+
     fn pod(&self, pod: &Pod) -> &Value {
         self.pods.get(pod.uid.as_str()).copied().unwrap_or(&Value::Null)
     }
@@ -168,10 +175,11 @@ pub(crate) fn explain(input: &SyncInput<'_>, known: &Known<'_>) -> Explanation {
     let lists = Lists::of(&plan);
     let mut pods: Vec<PodEntry> =
         shown(input, &plan).into_iter().map(|pod| entry(input.job, &plan, &lists, pod)).collect();
+    pods.retain(|pod| known.wants(&pod.name));
     pods.sort_by(|left, right| left.name.cmp(&right.name));
-    let ends = ends(input, known.events.unwrap_or_default());
+    let all_ends = ends(input, known.events.unwrap_or_default());
     let (state, code) = state(input.job, &plan);
-    let (state, remedy) = failure(input.job, known, &ends).unwrap_or((state, None));
+    let (state, remedy) = failure(input.job, known, &all_ends).unwrap_or((state, None));
     Explanation {
         job: input.job.key.to_string(),
         notes: notes(input, known.controller),
@@ -179,7 +187,10 @@ pub(crate) fn explain(input: &SyncInput<'_>, known: &Known<'_>) -> Explanation {
         code,
         remedy,
         waits_for: waits(input, &plan, known),
-        ends,
+        ends: match known.only {
+            Some(pod) => all_ends.of(pod),
+            None => all_ends,
+        },
         disruptions: disruptions(input, known),
         annotations: unknown_annotations(known.job),
         warnings: known.events.map(|events| warnings(events, input.job.uid.as_str())),

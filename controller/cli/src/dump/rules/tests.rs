@@ -348,6 +348,7 @@ fn a_job_is_explained_from_its_dump_as_from_its_cluster() {
                 pods: HashMap::new(),
                 events: None,
                 controller: &Controller::NotRead,
+                only: None,
             },
         );
         serde_json::to_value(explanation).expect("must be JSON")

@@ -2,7 +2,7 @@
 //! as objects of the API show it: their times are whole seconds, and what is gone shows nothing.
 //!
 //! The phases are those of the controller's `epilogue_disruption_seconds`. The API has no time of a
-//! terminal phase, so there is none of `reported`.
+//! terminal phase, so `reported` is absent.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,8 @@ pub(super) fn disruptions(input: &SyncInput<'_>, known: &Known<'_>) -> Disruptio
     let job = input.job;
     let pods = input.pods.iter().map(|pod| &**pod).filter(|pod| pod.is_owned_by(&job.uid));
     let successors = Successors::new(job, pods.collect());
-    let disrupted = successors.pods.iter().copied().filter(|pod| pod.is_target());
+    let is_wanted = |pod: &&Pod| pod.is_target() && known.wants(&pod.name);
+    let disrupted = successors.pods.iter().copied().filter(is_wanted);
     let mut disrupted: Vec<(Timestamp, &Pod)> =
         disrupted.filter_map(|pod| Some((first_sign(pod)?, pod))).collect();
     disrupted.sort_by(|left, right| (right.0, &left.1.name).cmp(&(left.0, &right.1.name)));

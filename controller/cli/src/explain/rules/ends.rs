@@ -46,6 +46,13 @@ pub(crate) struct End {
     pub(crate) says: String,
 }
 
+impl Ends {
+    /// Those of one pod.
+    pub(super) fn of(self, pod: &str) -> Self {
+        Self { last: self.last.into_iter().filter(|end| end.pod == pod).collect(), more: 0 }
+    }
+}
+
 impl End {
     /// Whether it counted against a limit of the Job.
     pub(crate) fn is_counted(&self) -> bool {

@@ -110,6 +110,7 @@ fn explained_among(
         pods: objects.iter().map(|(uid, pod)| (&**uid, pod)).collect(),
         events,
         controller,
+        only: None,
     };
     explain(
         &SyncInput {
