@@ -13,10 +13,10 @@
 //!
 //! DIVERGES(upstream): upstream leaves such a pod as it is, for ever. ([W21])
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::calls::{Answer, Part, Verb};
+use super::disruptions::Disruptions;
 use super::facts::{Facts, Situation};
 use super::notices::{POD_FAILED, WOULD_FAIL};
 use super::out::Out;
@@ -41,15 +41,9 @@ const PENDING_MAX: Duration = Duration::from_mins(4);
 const CAUSE: &str = "it has lost its sandbox, and its kubelet makes no other for restartPolicy \
                      Never; nothing of it runs";
 
-/// The pods that are checked.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Abandoned {
-    cases: BTreeMap<PodUid, Case>,
-}
-
 /// A pod that may be abandoned.
 #[derive(Clone, Debug)]
-struct Case {
+pub(super) struct AbandonedPod {
     calls: PodTermination,
     /// When the runtime is asked next, on CLOCK_MONOTONIC.
     due_at: Duration,
@@ -68,7 +62,7 @@ struct Lost {
     own_fault: bool,
 }
 
-impl Case {
+impl AbandonedPod {
     fn new(pod: &PodView, facts: &Facts) -> Self {
         let now = facts.clock.now();
         let calls = PodTermination::new(PodRef::of(pod), Terminator::None, now.wall);
@@ -112,55 +106,57 @@ fn enforces(facts: &Facts) -> bool {
     facts.settings.enforce && facts.settings.features.stuck_pods == Enforcement::Enforce
 }
 
-impl Abandoned {
-    /// Advances the checks and the writes.
-    pub(super) fn advance(&mut self, facts: &Facts, out: &mut Out) {
-        let Situation { runs, journaled, .. } = facts.situation;
-        let features = &facts.settings.features;
-        let liveness = facts.kubelet.liveness(facts.clock.monotonic(), &features.stuck_times);
-        let acts = features.stuck_pods != Enforcement::Off
-            && facts.settings.runtime
-            && facts.pods.is_listed()
-            && liveness == Some(KubeletLiveness::Lives)
-            && !(runs || journaled || facts.stop_at.is_some());
-        if !acts {
-            self.cases.clear();
-            return;
-        }
-        let suspect = |pod: &&PodView| may_be_abandoned(pod, facts);
-        self.cases.retain(|uid, _| facts.pods.get(uid).as_ref().is_some_and(suspect));
-        for pod in facts.pods.iter().filter(suspect) {
-            self.cases
-                .entry(pod.uid.clone())
-                .or_insert_with(|| Case::new(pod, facts))
-                .advance(pod, facts, out);
+/// Advances the checks and the writes.
+pub(super) fn advance(facts: &Facts, out: &mut Out, disruptions: &mut Disruptions) {
+    let Situation { runs, journaled, .. } = facts.situation;
+    let features = &facts.settings.features;
+    let liveness = facts.kubelet.liveness(facts.clock.monotonic(), &features.stuck_times);
+    let acts = features.stuck_pods != Enforcement::Off
+        && facts.settings.runtime
+        && facts.pods.is_listed()
+        && liveness == Some(KubeletLiveness::Lives)
+        && !(runs || journaled || facts.stop_at.is_some());
+    let suspect = |pod: &&PodView| may_be_abandoned(pod, facts);
+    for entry in disruptions.iter_mut() {
+        let pod = entry.abandoned.as_ref().and_then(|it| facts.pods.get(&it.calls.pod.uid));
+        if !acts || !pod.as_ref().is_some_and(suspect) {
+            entry.abandoned = None;
         }
     }
-
-    /// Takes an answer about a pod.
-    pub(super) fn answered(
-        &mut self,
-        verb: Verb,
-        uid: &PodUid,
-        answer: Answer<'_>,
-        facts: &Facts,
-        out: &mut Out,
-    ) {
-        let Some(case) = self.cases.get_mut(uid) else { return };
-        match answer {
-            Answer::Runtime(result) if case.calls.report.inspect.is_in_flight() => {
-                case.calls.report.inspect.done();
-                case.was_inspected(result.as_ref().ok(), facts, out);
-            }
-            Answer::Written(..) if case.calls.report.write.is_in_flight() => {
-                case.was_written(verb, answer, facts, out);
-            }
-            _ => {}
-        }
+    if !acts {
+        return;
+    }
+    for pod in facts.pods.iter().filter(suspect) {
+        let new = || Box::new(AbandonedPod::new(pod, facts));
+        let entry = disruptions.entry(PodRef::of(pod));
+        entry.abandoned.get_or_insert_with(new).advance(pod, facts, out);
     }
 }
 
-impl Case {
+/// Takes an answer about a pod.
+pub(super) fn answered(
+    verb: Verb,
+    uid: &PodUid,
+    answer: Answer<'_>,
+    facts: &Facts,
+    out: &mut Out,
+    disruptions: &mut Disruptions,
+) {
+    let entry = disruptions.get_mut(uid);
+    let Some(case) = entry.and_then(|entry| entry.abandoned.as_mut()) else { return };
+    match answer {
+        Answer::Runtime(result) if case.calls.report.inspect.is_in_flight() => {
+            case.calls.report.inspect.done();
+            case.was_inspected(result.as_ref().ok(), facts, out);
+        }
+        Answer::Written(..) if case.calls.report.write.is_in_flight() => {
+            case.was_written(verb, answer, facts, out);
+        }
+        _ => {}
+    }
+}
+
+impl AbandonedPod {
     fn advance(&mut self, pod: &PodView, facts: &Facts, out: &mut Out) {
         let now = facts.clock.monotonic();
         let calls = &mut self.calls;

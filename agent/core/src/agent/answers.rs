@@ -3,6 +3,7 @@
 use epilogue_common::outcome::{Failure, FailureKind, Outcome};
 
 use super::Agent;
+use super::abandoned;
 use super::calls::{Answer, Part, Task, Verb};
 use super::eviction::holds;
 use crate::pod::{PodUid, PodView};
@@ -114,7 +115,7 @@ impl Agent {
     }
 
     fn answered(&mut self, part: Part, verb: Verb, uid: &PodUid, answer: Answer<'_>) {
-        let Self { facts, out, shutdowns, disruptions, .. } = self;
+        let Self { facts, out, shutdowns, disruptions, stuck, .. } = self;
         match (part, answer) {
             // A check that was under way at a cancel says nothing of a stop that still is.
             (Part::Shutdown, Answer::Runtime(result))
@@ -137,8 +138,10 @@ impl Agent {
                     self.see_pod_gone(uid.clone());
                 }
             }
-            (Part::Stuck, answer) => self.stuck.answered(verb, uid, answer, facts, out),
-            (Part::Abandoned, answer) => self.abandoned.answered(verb, uid, answer, facts, out),
+            (Part::Stuck, answer) => stuck.answered(verb, uid, answer, facts, out, disruptions),
+            (Part::Abandoned, answer) => {
+                abandoned::answered(verb, uid, answer, facts, out, disruptions);
+            }
             (Part::Oom, answer) => self.oom.answered(uid, answer, facts, out),
             (Part::Survivors, _) => {}
         }

@@ -69,7 +69,6 @@ use crate::protocol::journal::Record;
 use crate::shutdown::Mode;
 use crate::shutdown::budget::GRANTED_DEFAULT;
 
-use abandoned::Abandoned;
 use delay_lock::DelayLock;
 use disruptions::Disruptions;
 use end_signals::EndSignals;
@@ -114,7 +113,6 @@ pub struct Agent {
     oom: Oom,
     evictions: Evictions,
     stuck: Stuck,
-    abandoned: Abandoned,
 }
 
 impl Agent {
@@ -141,7 +139,6 @@ impl Agent {
             oom: Oom::default(),
             evictions,
             stuck: Stuck::default(),
-            abandoned: Abandoned::default(),
         };
         agent.report();
         agent
@@ -201,7 +198,7 @@ impl Agent {
         self.follow();
         self.followed = 0;
         let Self { facts, news, out, policies, lock, node, shutdowns, disruptions, .. } = self;
-        let Self { end_signals, oom, evictions, stuck, abandoned, .. } = self;
+        let Self { end_signals, oom, evictions, stuck, .. } = self;
         let now = facts.clock.monotonic();
         let news = std::mem::take(news);
 
@@ -221,8 +218,8 @@ impl Agent {
         facts.situation = shutdowns.situation(disruptions, now);
         oom.advance(&news, facts, out);
         evictions.advance(&news, facts, out, disruptions);
-        stuck.advance(&news, facts, out);
-        abandoned.advance(facts, out);
+        stuck.advance(facts, out, disruptions);
+        abandoned::advance(facts, out, disruptions);
         disruptions.audit(facts, out);
 
         node.send(facts, out);
@@ -261,7 +258,7 @@ impl Agent {
         status.mark_removals_pending = disruptions.removals();
         status.end_signals = self.end_signals.tally();
         status.oom = self.oom.status();
-        status.stuck = self.stuck.status();
+        status.stuck = self.stuck.status(disruptions);
         status.may_exit = may_exit;
         status.shutdown = shutdowns.status(disruptions, now).or(status.shutdown.take());
     }

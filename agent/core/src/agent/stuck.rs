@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::calls::{Answer, Part, Verb};
-use super::facts::{Facts, News, Situation};
+use super::disruptions::Disruptions;
+use super::facts::{Facts, Situation};
 use super::notices::{POD_FAILED, POD_STUCK, WOULD_FAIL};
 use super::out::Out;
 use super::pod_steps::{Goal, Meaning, PROOF_LASTS, Why};
@@ -34,12 +35,9 @@ use crate::termination::hanging::{
 use crate::termination::progress::{PATCH_STATUS, PodTermination, Terminator};
 use crate::termination::stop_timeout;
 
-/// The pods that are checked.
+/// The checks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stuck {
-    cases: BTreeMap<PodUid, Case>,
-    /// When each pod was first seen deleted, on CLOCK_MONOTONIC.
-    seen_since: BTreeMap<PodUid, Duration>,
     /// When the next round over all pods is due, on CLOCK_MONOTONIC, and the number of rounds.
     next_at: Duration,
     round: u64,
@@ -51,7 +49,7 @@ type Seen = (Duration, Option<RuntimeState>);
 
 /// A pod that hangs, or hung.
 #[derive(Clone, Debug)]
-struct Case {
+pub(super) struct StuckPod {
     calls: PodTermination,
     liveness: KubeletLiveness,
     /// The runtime's last response, until it is judged.
@@ -75,7 +73,7 @@ struct Case {
     would_fail: bool,
 }
 
-impl Case {
+impl StuckPod {
     fn new(pod: &PodView, liveness: KubeletLiveness, facts: &Facts) -> Self {
         let at = facts.clock.now().wall;
         Self {
@@ -111,21 +109,18 @@ impl Case {
 }
 
 impl Stuck {
-    fn pod_gone(&mut self, uid: &PodUid) {
-        self.cases.remove(uid);
-        self.seen_since.remove(uid);
-    }
-
-    pub(super) fn status(&self) -> StuckStatus {
+    pub(super) fn status(&self, disruptions: &Disruptions) -> StuckStatus {
         let mut pods: BTreeMap<Hang, usize> = BTreeMap::new();
-        for finding in self.cases.values().filter_map(|case| case.finding) {
+        for finding in disruptions.stuck().filter_map(|case| case.finding) {
             *pods.entry(finding.hang).or_default() += 1;
         }
         StuckStatus { pods, failed: self.failed }
     }
+}
 
-    fn stand_still(&mut self) {
-        for case in self.cases.values_mut() {
+fn stand_still(disruptions: &mut Disruptions) {
+    for entry in disruptions.iter_mut() {
+        if let Some(case) = &mut entry.stuck {
             case.forget_evidence();
         }
     }
@@ -150,59 +145,111 @@ fn enforces(facts: &Facts) -> bool {
     facts.settings.enforce && facts.settings.features.stuck_pods == Enforcement::Enforce
 }
 
+/// The kubelet's liveness for a pod whose time is over.
+fn liveness_of(pod: &PodView, facts: &Facts, disruptions: &Disruptions) -> Option<KubeletLiveness> {
+    let times = &facts.settings.features.stuck_times;
+    let grace = pod.deletion_grace_seconds.filter(|_| is_deleted(pod, facts))?;
+    let liveness = facts.kubelet.liveness(facts.clock.monotonic(), times)?;
+    let wait =
+        if liveness == KubeletLiveness::Lives { times.kubelet_timeout } else { times.margin };
+    // Clocks jump, and in a suspend no kubelet terminates anything. So the agent must also have
+    // seen the deleted pod for this long. That time alone is enough in the end.
+    let mut since = disruptions.get(&pod.uid)?.seen_deleted?;
+    // A kubelet that has come back gives each pod its grace again.
+    if liveness == KubeletLiveness::Lives {
+        let back = facts.kubelet.lives_since.unwrap_or_default();
+        since = since.max(back + Duration::from_secs(grace.into()));
+    }
+    let seen = facts.clock.monotonic().saturating_sub(since);
+    let over = over(pod, facts).is_some_and(|over| over > wait);
+    let over = over || seen > wait + Duration::from_secs(grace.into());
+    (over && seen >= wait).then_some(liveness)
+}
+
+/// Selects the pods to check in this round.
+fn select(facts: &Facts, disruptions: &mut Disruptions) {
+    let now = facts.clock.monotonic();
+    for pod in facts.pods.iter().filter(|pod| is_deleted(pod, facts)) {
+        disruptions.entry(PodRef::of(pod)).seen_deleted.get_or_insert(now);
+    }
+    let event_interval = facts.settings.features.stuck_times.event_interval;
+    let flag = facts.settings.features.fail_hanging_starts;
+    let hanging: BTreeMap<PodUid, (PodView, KubeletLiveness)> = facts
+        .pods
+        .iter()
+        .filter_map(|pod| {
+            Some((pod.uid.clone(), (pod.clone(), liveness_of(pod, facts, disruptions)?)))
+        })
+        .collect();
+    for entry in disruptions.iter_mut() {
+        let Some(case) = &mut entry.stuck else { continue };
+        if hanging.contains_key(&case.calls.pod.uid) {
+            continue;
+        }
+        case.forget_evidence();
+        // The record of writes is kept for as long as the pod exists.
+        let known = case.written > 0 || case.event_at.is_some() || case.writing.is_some();
+        if !known {
+            entry.stuck = None;
+        }
+    }
+    let acts = enforces(facts);
+    for (pod, liveness) in hanging.into_values() {
+        let new = || Box::new(StuckPod::new(&pod, liveness, facts));
+        let case = disruptions.entry(PodRef::of(&pod)).stuck.get_or_insert_with(new);
+        if case.liveness != liveness {
+            case.liveness = liveness;
+            case.forget_evidence();
+        }
+        // Where the agent cannot act, it checks only to report.
+        let may_act = acts && (liveness != KubeletLiveness::Lives || flag);
+        if may_act || case.may_report(now, event_interval) {
+            case.calls.report.inspect.want_again();
+        } else {
+            case.calls.report.inspect.drop_it();
+        }
+    }
+}
+
+fn inspect(facts: &Facts, out: &mut Out, disruptions: &mut Disruptions) {
+    for entry in disruptions.iter_mut() {
+        let Some(case) = &mut entry.stuck else { continue };
+        if !facts.settings.runtime && case.calls.report.inspect.is_open() {
+            case.calls.report.inspect.done();
+            case.seen = Some((facts.clock.monotonic(), None));
+        } else if !out.calls.is_busy_with(&case.calls.pod.uid) {
+            case.calls.ask(Verb::Inspect, Why::Deletion, &facts.clock, out);
+        }
+    }
+}
+
 impl Stuck {
     /// Advances the checks and the writes.
-    pub(super) fn advance(&mut self, news: &[News], facts: &Facts, out: &mut Out) {
-        for news in news {
-            if let News::PodGone(uid) = news {
-                self.pod_gone(uid);
-            }
-        }
+    pub(super) fn advance(&mut self, facts: &Facts, out: &mut Out, disruptions: &mut Disruptions) {
         if facts.settings.features.stuck_pods == Enforcement::Off {
             return;
         }
         let Situation { runs, journaled, .. } = facts.situation;
         let busy = runs || journaled || facts.stop_at.is_some();
         if busy || !facts.pods.is_listed() {
-            self.stand_still();
+            stand_still(disruptions);
             return;
         }
         let any = facts.pods.iter().any(|pod| is_deleted(pod, facts))
-            || self.cases.values().any(|case| case.finding.is_some());
+            || disruptions.stuck().any(|case| case.finding.is_some());
         if any && facts.clock.reached(self.next_at) {
             self.next_at = facts.clock.monotonic() + facts.settings.features.stuck_times.pace;
             self.round += 1;
-            self.select(facts);
+            select(facts, disruptions);
             // Wakes the agent for the next round, whatever this one brings.
             facts.clock.reached(self.next_at);
         }
-        self.inspect(facts, out);
-        let seen = self.cases.iter().filter(|(_, case)| case.seen.is_some());
-        let seen: Vec<PodUid> = seen.map(|(uid, _)| uid.clone()).collect();
+        inspect(facts, out, disruptions);
+        let seen = disruptions.stuck().filter(|case| case.seen.is_some());
+        let seen: Vec<PodUid> = seen.map(|case| case.calls.pod.uid.clone()).collect();
         for uid in seen {
-            self.judge(&uid, facts, out);
+            self.judge(&uid, facts, out, disruptions);
         }
-    }
-
-    /// The kubelet's liveness for a pod whose time is over.
-    fn liveness_of(&self, pod: &PodView, facts: &Facts) -> Option<KubeletLiveness> {
-        let times = &facts.settings.features.stuck_times;
-        let grace = pod.deletion_grace_seconds.filter(|_| is_deleted(pod, facts))?;
-        let liveness = facts.kubelet.liveness(facts.clock.monotonic(), times)?;
-        let wait =
-            if liveness == KubeletLiveness::Lives { times.kubelet_timeout } else { times.margin };
-        // Clocks jump, and in a suspend no kubelet terminates anything. So the agent must also have
-        // seen the deleted pod for this long. That time alone is enough in the end.
-        let mut since = *self.seen_since.get(&pod.uid)?;
-        // A kubelet that has come back gives each pod its grace again.
-        if liveness == KubeletLiveness::Lives {
-            let back = facts.kubelet.lives_since.unwrap_or_default();
-            since = since.max(back + Duration::from_secs(grace.into()));
-        }
-        let seen = facts.clock.monotonic().saturating_sub(since);
-        let over = over(pod, facts).is_some_and(|over| over > wait);
-        let over = over || seen > wait + Duration::from_secs(grace.into());
-        (over && seen >= wait).then_some(liveness)
     }
 
     /// Takes an answer about a pod. After a failure, the next round checks the pod again.
@@ -213,9 +260,10 @@ impl Stuck {
         answer: Answer<'_>,
         facts: &Facts,
         out: &mut Out,
+        disruptions: &mut Disruptions,
     ) {
         let now = facts.clock.monotonic();
-        let Some(case) = self.cases.get_mut(uid) else { return };
+        let Some(case) = disruptions.stuck_mut(uid) else { return };
         if let Answer::Runtime(result) = answer {
             case.calls.report.inspect.done();
             case.seen = Some((now, result.as_ref().ok().cloned()));
@@ -239,67 +287,13 @@ impl Stuck {
         }
     }
 
-    /// Selects the pods to check in this round.
-    fn select(&mut self, facts: &Facts) {
-        let now = facts.clock.monotonic();
-        let deleted = facts.pods.iter().filter(|pod| is_deleted(pod, facts));
-        let deleted: Vec<PodUid> = deleted.map(|pod| pod.uid.clone()).collect();
-        for uid in deleted {
-            self.seen_since.entry(uid).or_insert(now);
-        }
-        let event_interval = facts.settings.features.stuck_times.event_interval;
-        let flag = facts.settings.features.fail_hanging_starts;
-        let hanging: BTreeMap<PodUid, (PodView, KubeletLiveness)> = facts
-            .pods
-            .iter()
-            .filter_map(|pod| Some((pod.uid.clone(), (pod.clone(), self.liveness_of(pod, facts)?))))
-            .collect();
-        for (uid, case) in &mut self.cases {
-            if !hanging.contains_key(uid) {
-                case.forget_evidence();
-            }
-        }
-        // The record of writes is kept for as long as the pod exists.
-        self.cases.retain(|uid, case| {
-            let known = case.written > 0 || case.event_at.is_some() || case.writing.is_some();
-            known || hanging.contains_key(uid)
-        });
-        let acts = enforces(facts);
-        for (uid, (pod, liveness)) in hanging {
-            let new = || Case::new(&pod, liveness, facts);
-            let case = self.cases.entry(uid).or_insert_with(new);
-            if case.liveness != liveness {
-                case.liveness = liveness;
-                case.forget_evidence();
-            }
-            // Where the agent cannot act, it checks only to report.
-            let may_act = acts && (liveness != KubeletLiveness::Lives || flag);
-            if may_act || case.may_report(now, event_interval) {
-                case.calls.report.inspect.want_again();
-            } else {
-                case.calls.report.inspect.drop_it();
-            }
-        }
-    }
-
-    fn inspect(&mut self, facts: &Facts, out: &mut Out) {
-        for (uid, case) in &mut self.cases {
-            if !facts.settings.runtime && case.calls.report.inspect.is_open() {
-                case.calls.report.inspect.done();
-                case.seen = Some((facts.clock.monotonic(), None));
-            } else if !out.calls.is_busy_with(uid) {
-                case.calls.ask(Verb::Inspect, Why::Deletion, &facts.clock, out);
-            }
-        }
-    }
-
     /// Decides about one pod by its latest evidence.
-    fn judge(&mut self, uid: &PodUid, facts: &Facts, out: &mut Out) {
+    fn judge(&self, uid: &PodUid, facts: &Facts, out: &mut Out, disruptions: &mut Disruptions) {
         let now = facts.clock.monotonic();
         let round = self.round;
         let Some(pod) = facts.pods.get(uid) else { return };
-        let liveness = self.liveness_of(pod, facts);
-        let Some(case) = self.cases.get_mut(uid) else { return };
+        let liveness = liveness_of(pod, facts, disruptions);
+        let Some(case) = disruptions.stuck_mut(uid) else { return };
         let Some(seen) = case.seen.take() else { return };
         let (at, state) = (seen.0, seen.1.as_ref());
         // The kubelet has come or gone since: the evidence is outdated.
@@ -343,53 +337,53 @@ impl Stuck {
             finding.judgement = Judgement::CheckAgain;
         }
         case.finding = Some(finding);
-        self.act_on(pod, finding, seen, facts, out);
+        case.act_on(pod, finding, (seen, round), facts, out);
     }
+}
 
+impl StuckPod {
     fn act_on(
         &mut self,
         pod: &PodView,
         finding: Finding,
-        seen: Seen,
+        (seen, round): (Seen, u64),
         facts: &Facts,
         out: &mut Out,
     ) {
         let now = facts.clock.monotonic();
         let pace = facts.settings.features.stuck_times.pace;
         let acts = enforces(facts);
-        let round = self.round;
         let room = out.calls.has_room();
         let over = over(pod, facts).unwrap_or_default();
-        let Some(case) = self.cases.get_mut(&pod.uid) else { return };
         match finding.judgement {
             Judgement::CheckAgain => {}
             Judgement::Leave(_) => self.report(pod, finding, facts, out),
             _ if !acts => self.report(pod, finding, facts, out),
             Judgement::StopSandbox => {
-                if case.stopped_in.replace(round) == Some(round) {
+                if self.stopped_in.replace(round) == Some(round) {
                     return;
                 }
-                case.stops += 1;
+                self.stops += 1;
                 // If a container has started since, it gets the grace that its kubelet would give
                 // it.
                 let grace = pod.deletion_grace_seconds.unwrap_or_default();
-                let wait = stop_timeout::after(case.stops.saturating_sub(1), false);
+                let wait = stop_timeout::after(self.stops.saturating_sub(1), false);
                 let text = "nothing runs in its sandbox any more, which is stopped";
-                out.calls.log(false, Some(&case.calls.pod), text);
+                out.calls.log(false, Some(&self.calls.pod), text);
                 out.calls.stop(Part::Stuck, pod, grace, Reach::Pod, wait);
             }
             Judgement::Fail => {
-                if case.written_at.is_some_and(|at| now < at + pace) {
+                if self.written_at.is_some_and(|at| now < at + pace) {
                     return;
                 }
                 if !room {
-                    case.seen = Some(seen);
+                    self.seen = Some(seen);
                     return;
                 }
-                case.written_at = Some(now);
-                let words = finding.failed(case.liveness, over);
-                case.writing = Some(format!("Failed by the agent: {words}."));
-                case.calls.send_fail(pod, Why::Deletion, &facts.clock, out);
+                self.written_at = Some(now);
+                let words = finding.failed(self.liveness, over);
+                self.writing = Some(format!("Failed by the agent: {words}."));
+                self.calls.send_fail(pod, Why::Deletion, &facts.clock, out);
             }
         }
     }
@@ -401,18 +395,17 @@ impl Stuck {
         let only_observes = !enforces(facts);
         let pause = features.stuck_times.event_interval;
         let over = over(pod, facts).unwrap_or_default();
-        let Some(case) = self.cases.get_mut(&pod.uid) else { return };
-        if !case.may_report(now, pause) {
+        if !self.may_report(now, pause) {
             return;
         }
         let (reason, text) = match finding.judgement {
             Judgement::Leave(_) if only_observes => return,
-            Judgement::Leave(obstacle) => (POD_STUCK, finding.left(case.liveness, over, obstacle)),
+            Judgement::Leave(obstacle) => (POD_STUCK, finding.left(self.liveness, over, obstacle)),
             _ => {
                 // Later events of the same pod repeat the first.
-                let count = u64::from(!std::mem::replace(&mut case.would_fail, true));
+                let count = u64::from(!std::mem::replace(&mut self.would_fail, true));
                 *out.status.would_have.entry(WouldHave::FailStuck).or_default() += count;
-                let words = finding.failed(case.liveness, over);
+                let words = finding.failed(self.liveness, over);
                 let proof = match finding.hang {
                     Hang::NoWitness => ", and the runtime proved that nothing of it runs",
                     _ => "",
@@ -421,7 +414,7 @@ impl Stuck {
                 (WOULD_FAIL, format!("{text}{proof}: {words}."))
             }
         };
-        case.event_at = Some(now);
-        out.warn_of_pod(case.calls.pod.clone(), reason, &text);
+        self.event_at = Some(now);
+        out.warn_of_pod(self.calls.pod.clone(), reason, &text);
     }
 }

@@ -19,10 +19,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::abandoned::AbandonedPod;
 use super::calls::Calls;
 use super::eviction::Victim;
 use super::facts::{Facts, News};
 use super::out::Out;
+use super::stuck::StuckPod;
 use super::writer::Recorded;
 use crate::pod::{PodRef, PodUid, PodView};
 use crate::protocol::event::Now;
@@ -59,6 +61,12 @@ pub(super) struct PodDisruption {
     pub(super) had_exited: bool,
     /// Its eviction, while that is in progress.
     pub(super) eviction: Option<Box<Victim>>,
+    /// When it was first seen deleted, on CLOCK_MONOTONIC.
+    pub(super) seen_deleted: Option<Duration>,
+    /// What is known of it while it hangs after its deletion, and of what was done about that.
+    pub(super) stuck: Option<Box<StuckPod>>,
+    /// What is known of it while it may have lost its sandbox.
+    pub(super) abandoned: Option<Box<AbandonedPod>>,
     past_mark: PastMark,
     history: History,
 }
@@ -120,6 +128,9 @@ impl PodDisruption {
             recorded: None,
             had_exited: false,
             eviction: None,
+            seen_deleted: None,
+            stuck: None,
+            abandoned: None,
             past_mark: PastMark::Settled,
             history: History::default(),
         }
@@ -131,6 +142,9 @@ impl PodDisruption {
             && self.recorded.is_none()
             && !self.had_exited
             && self.eviction.is_none()
+            && self.seen_deleted.is_none()
+            && self.stuck.is_none()
+            && self.abandoned.is_none()
             && matches!(self.past_mark, PastMark::Settled)
             && self.history.is_blank()
     }
@@ -245,6 +259,15 @@ impl Disruptions {
     /// Whether the pod's eviction is in progress.
     pub(super) fn evicts(&self, uid: &PodUid) -> bool {
         self.pods.get(uid).is_some_and(|entry| entry.eviction.is_some())
+    }
+
+    /// Pods that hang, or hung, after their deletion.
+    pub(super) fn stuck(&self) -> impl Iterator<Item = &StuckPod> {
+        self.pods.values().filter_map(|entry| entry.stuck.as_deref())
+    }
+
+    pub(super) fn stuck_mut(&mut self, uid: &PodUid) -> Option<&mut StuckPod> {
+        self.pods.get_mut(uid)?.stuck.as_deref_mut()
     }
 
     fn cases(&self) -> impl Iterator<Item = &Case> {
@@ -376,6 +399,7 @@ impl Disruptions {
             entry.past_mark = PastMark::Settled;
         }
         entry.history = History { is_explained: entry.history.is_explained, ..History::default() };
+        (entry.seen_deleted, entry.stuck) = (None, None);
     }
 
     /// Finds marks that are in question, and advances those that are known.
