@@ -102,6 +102,14 @@ async fn each_phase_of_twenty_disruptions_is_measured() {
     assert!(mean("reported") >= 2.0 && mean("ended") <= mean("reported"), "{page}");
     assert!(mean("reported") <= mean("replaced"), "{page}");
     assert!(mean("replaced") <= mean("running") && mean("running") < 30.0, "{page}");
+    let gap = |kind: &str| {
+        let series = format!(r#"epilogue_disruption_gap_seconds_{kind}{{source="shutdown"}} "#);
+        let value = page.lines().find_map(|line| line.strip_prefix(&series)).expect("gaps");
+        value.trim().parse::<f64>().expect("a number")
+    };
+    assert!((gap("count") - 20.0).abs() < 0.5, "{page}");
+    let between = mean("running") - mean("ended");
+    assert!((gap("sum") / 20.0 - between).abs() < 0.001, "{page}");
     let lost = r#"epilogue_disruption_lost_work_seconds_total{source="shutdown"} "#;
     let lost = page.lines().find_map(|line| line.strip_prefix(lost)).expect("lost work");
     assert!(lost.trim().parse::<f64>().expect("a number") >= 20.0, "{page}");

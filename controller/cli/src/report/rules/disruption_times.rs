@@ -1,5 +1,6 @@
-//! Sums up the histogram `epilogue_disruption_seconds` of the controllers: how long after the first
-//! sign of a disruption each phase was reached. A percentile is known up to the bound of a bucket.
+//! Sums up the histograms `epilogue_disruption_seconds` and `epilogue_disruption_gap_seconds` of the
+//! controllers: how long after the first sign of a disruption each phase was reached, and how long no
+//! pod ran in its place. A percentile is known up to the bound of a bucket.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +8,9 @@ use controller_core::disruption_times::{Phase, Source};
 use serde::Serialize;
 
 const HISTOGRAM: &str = "epilogue_disruption_seconds_";
+const GAPS: &str = "epilogue_disruption_gap_seconds_";
+/// Stands for a phase: the time without a running pod.
+const GAP: &str = "gap";
 /// The most buckets of one histogram that are read: whatever serves a page may have any number.
 const BUCKETS_MAX: usize = 100;
 
@@ -15,7 +19,7 @@ const BUCKETS_MAX: usize = 100;
 pub(crate) struct DisruptionTime {
     /// The label `source`.
     pub(crate) source: &'static str,
-    /// The label `phase`.
+    /// The label `phase`, or `gap`.
     pub(crate) phase: &'static str,
     /// How many disruptions came to the phase.
     pub(crate) count: u64,
@@ -43,11 +47,9 @@ struct Histogram {
 impl Histograms {
     /// Takes a sample; those of other metrics change nothing.
     pub(super) fn add(&mut self, series: &str, value: f64) {
-        let Some((kind, labels)) =
-            series.strip_prefix(HISTOGRAM).and_then(|rest| rest.split_once('{'))
-        else {
-            return;
-        };
+        let gap = series.strip_prefix(GAPS);
+        let rest = gap.or_else(|| series.strip_prefix(HISTOGRAM));
+        let Some((kind, labels)) = rest.and_then(|rest| rest.split_once('{')) else { return };
         let labels = labels.trim_end_matches('}');
         let label = |name: &str| {
             let mut pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
@@ -55,6 +57,7 @@ impl Histograms {
         };
         let source = Source::ALL.iter().position(|it| Some(it.label()) == label("source"));
         let phase = Phase::ALL.iter().position(|it| Some(it.label()) == label("phase"));
+        let phase = if gap.is_some() { Some(Phase::ALL.len()) } else { phase };
         let Some(key) = source.zip(phase) else { return };
         let histogram = self.0.entry(key).or_default();
         match kind {
@@ -76,7 +79,7 @@ impl Histograms {
         let time = |(&(source, phase), histogram): (&(usize, usize), &Histogram)| {
             Some(DisruptionTime {
                 source: Source::ALL.get(source)?.label(),
-                phase: Phase::ALL.get(phase)?.label(),
+                phase: Phase::ALL.get(phase).map_or(GAP, |phase| phase.label()),
                 count: format!("{:.0}", histogram.count).parse().unwrap_or(u64::MAX),
                 mean_seconds: (histogram.sum / histogram.count * 1000.0).round() / 1000.0,
                 p50_at_most: histogram.at_most(0.5),
@@ -145,6 +148,24 @@ mod tests {
             ..time
         };
         assert_eq!(both, [time]);
+    }
+
+    #[test]
+    fn gaps_stand_behind_the_phases_of_their_source() {
+        let phase = r#"epilogue_disruption_seconds_count{phase="running",source="drain"}"#;
+        let mut all = Histograms::default();
+        for (series, value) in [
+            (r#"epilogue_disruption_gap_seconds_count{source="drain"}"#, 2.0),
+            (r#"epilogue_disruption_gap_seconds_sum{source="drain"}"#, 3.0),
+            (r#"epilogue_disruption_gap_seconds_bucket{source="drain",le="5"}"#, 2.0),
+            (phase, 1.0),
+        ] {
+            all.add(series, value);
+        }
+        let found = all.times();
+        let found: Vec<_> =
+            found.iter().map(|it| (it.phase, it.count, it.mean_seconds, it.p99_at_most)).collect();
+        assert_eq!(found, [("running", 1, 0.0, None), ("gap", 2, 1.5, Some(5.0))]);
     }
 
     /// Whatever a pod with our label serves.
