@@ -145,7 +145,7 @@ impl Disruptions {
                 continue;
             }
             let Some(at) = self.stale_since(pod, boot, facts) else { continue };
-            if self.entry(PodRef::of(pod)).history.found.insert(at.as_second()) {
+            if self.entry(PodRef::of(pod)).history.note_found(at) {
                 let text = "a condition of an eviction that was not carried out is taken back";
                 out.calls.log(true, Some(&PodRef::of(pod)), text);
                 self.remove(PodRef::of(pod), at);

@@ -39,6 +39,9 @@ use survivors::Inspection;
 /// A runtime that is silent for this long proves nothing. The kubelet waits for it, too.
 const WITNESS_LASTS: Duration = Duration::from_mins(1);
 
+/// So many marks that were found on a living pod are remembered.
+const FOUND_MAX: usize = 32;
+
 /// All entries.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disruptions {
@@ -110,6 +113,18 @@ struct History {
 }
 
 impl History {
+    /// Notes a mark on the living pod; returns whether it is new. Whoever may write the pod's status
+    /// sets any number of them, so of many the oldest are forgotten: to remove one again harms
+    /// nothing.
+    fn note_found(&mut self, at: Timestamp) -> bool {
+        let is_new = self.found.insert(at.as_second());
+        let oldest = self.found.iter().copied().find(|it| *it != at.as_second());
+        if let Some(oldest) = oldest.filter(|_| self.found.len() > FOUND_MAX) {
+            self.found.remove(&oldest);
+        }
+        is_new
+    }
+
     fn is_blank(&self) -> bool {
         let Self { is_explained, found, eviction_ended_at, inspection, written } = self;
         !is_explained
@@ -312,7 +327,7 @@ impl Disruptions {
 
     /// Removes the mark of an eviction that was given up.
     pub(super) fn remove_of_victim(&mut self, pod: PodRef, at: Timestamp) {
-        self.entry(pod.clone()).history.found.insert(at.as_second());
+        self.entry(pod.clone()).history.note_found(at);
         self.remove(pod, at);
     }
 
@@ -436,5 +451,24 @@ impl PodDisruption {
         } else if pod.is_terminal() {
             self.past_mark = PastMark::Settled;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_marks_on_a_living_pod_the_oldest_are_forgotten_and_never_the_present_one() {
+        let mut history = History::default();
+        let at = |second| Timestamp::from_second(second).expect("a time in range");
+        for second in 0..1_000 {
+            assert!(history.note_found(at(second)));
+            assert!(!history.note_found(at(second)), "it is known");
+        }
+        assert_eq!(history.found.len(), FOUND_MAX);
+        // A mark with an early time may come late.
+        assert!(history.note_found(at(1)) && !history.note_found(at(1)));
+        assert_eq!(history.found.len(), FOUND_MAX);
     }
 }

@@ -140,7 +140,7 @@ impl Disruptions {
         out.calls.log(true, Some(&pod), text);
         let history = &mut self.entry(pod.clone()).history;
         history.inspection = None;
-        history.found.insert(at.as_second());
+        history.note_found(at);
         self.remove(pod, at);
     }
 }
