@@ -12,6 +12,7 @@ mod own_limits;
 mod sampling;
 mod silence;
 mod stalls;
+mod steps;
 mod victim;
 
 use super::disruptions::Disruptions;
