@@ -113,9 +113,9 @@ struct History {
 }
 
 impl History {
-    /// Notes a mark on the living pod; returns whether it is new. Whoever may write the pod's status
-    /// sets any number of them, so of many the oldest are forgotten: to remove one again harms
-    /// nothing.
+    /// Notes a mark on the living pod; returns whether it is new. Whoever may write the pod's
+    /// status sets any number of them, so of many the oldest are forgotten: to remove one again
+    /// harms nothing.
     fn note_found(&mut self, at: Timestamp) -> bool {
         let is_new = self.found.insert(at.as_second());
         let oldest = self.found.iter().copied().find(|it| *it != at.as_second());

@@ -1,5 +1,6 @@
-//! Follows victims from the choice to their end, whatever that is. An eviction has one protocol: set
-//! DisruptionTarget, report, stop, verify, write Failed, await the acknowledgement (`steps.rs`).
+//! Follows victims from the choice to their end, whatever that is. An eviction has one protocol:
+//! set DisruptionTarget, report, stop, verify, write Failed, await the acknowledgement
+//! (`steps.rs`).
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Sums up the histograms `epilogue_disruption_seconds` and `epilogue_disruption_gap_seconds` of the
-//! controllers: how long after the first sign of a disruption each phase was reached, and how long no
-//! pod ran in its place. A percentile is known up to the bound of a bucket.
+//! Sums up the histograms `epilogue_disruption_seconds` and `epilogue_disruption_gap_seconds` of
+//! the controllers: how long after the first sign of a disruption each phase was reached, and how
+//! long no pod ran in its place. A percentile is known up to the bound of a bucket.
 
 use std::collections::BTreeMap;
 
