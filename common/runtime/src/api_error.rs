@@ -15,6 +15,9 @@ const FOREIGN_TEXT_CHARS_MAX: usize = 200;
 /// The reason by which the client marks a reply that is not a `Status`.
 pub(crate) const FOREIGN: &str = "Failed to parse error data";
 
+/// What an API server answers for a path that it does not serve.
+pub const NOT_SERVED: &str = "404 page not found";
+
 /// The cause by which admission reports a terminating namespace.
 const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 
@@ -42,6 +45,28 @@ pub fn classify(error: kube::Error) -> Failure {
         // carried out.
         error => Failure::new(FailureKind::Unknown, chain(&error)),
     }
+}
+
+/// A refusal that is not in the API's form, so that something in between gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// The HTTP status; 0 if the client has lost it.
+    pub code: u16,
+    /// The body, or what of it the client has kept. It may be of any length and content.
+    pub text: String,
+}
+
+/// Returns the refusal if a proxy or a gateway gave it. An API server answers in plain text only
+/// when it sheds load and for paths that it does not serve.
+pub fn foreign(error: &kube::Error) -> Option<Foreign> {
+    let kube::Error::Api(status) = error else { return None };
+    let is_plain = status.reason == FOREIGN;
+    let is_of_server = match status.code {
+        404 => status.message == NOT_SERVED,
+        code => code == 429,
+    };
+    let is_foreign = if is_plain { !is_of_server } else { status.status.is_none() };
+    is_foreign.then(|| Foreign { code: status.code, text: status.message.clone() })
 }
 
 fn from_status(status: &Status) -> Failure {
@@ -194,6 +219,27 @@ mod tests {
         assert_eq!(api(silent).message, "HTTP 500: no reason given");
         let page = Status::failure(&"x".repeat(5_000), "Failed to parse error data").with_code(502);
         assert_eq!(api(page).message.len(), "HTTP 502: ".len() + FOREIGN_TEXT_CHARS_MAX);
+    }
+
+    #[test]
+    fn a_refusal_that_is_not_a_status_is_foreign_unless_servers_give_it() {
+        let page = |code, text: &str| Status::failure(text, FOREIGN).with_code(code);
+        let gateway: Status =
+            serde_json::from_value(json!({"error": "denied"})).expect("each field may be missing");
+        for (status, expected) in [
+            (page(403, "<html>"), Some(403)),
+            (page(404, "no such route"), Some(404)),
+            (page(503, ""), Some(503)),
+            (gateway, Some(0)),
+            (page(404, NOT_SERVED), None),
+            (page(429, "Too many requests, please try again later."), None),
+            (status(403, "Forbidden"), None),
+            (status(503, ""), None),
+        ] {
+            let found = foreign(&kube::Error::Api(status.clone().boxed()));
+            assert_eq!(found.map(|it| it.code), expected, "{status:?}");
+        }
+        assert_eq!(foreign(&kube::Error::TlsRequired), None);
     }
 
     #[test]

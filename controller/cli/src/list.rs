@@ -1,7 +1,9 @@
 //! Lists objects of a cluster. It leaves out a kind that RBAC forbids.
 
+use epilogue_runtime::api_error::{Foreign, NOT_SERVED, foreign};
 use serde_json::Value;
 
+use crate::ask::ask;
 use crate::source::SourceError;
 
 /// Objects per page: one reply with all pods of a large cluster is too large.
@@ -73,7 +75,7 @@ async fn read_pages(
         let request = http::Request::get(&uri).body(Vec::new());
         let request =
             request.map_err(|error| SourceError::api(path, kube::Error::HttpError(error)))?;
-        let mut page = match client.request::<Value>(request).await {
+        let mut page = match ask(client, request).await {
             Ok(page) => page,
             Err(error) => return is_absent(path, error),
         };
@@ -89,10 +91,15 @@ async fn read_pages(
     }
 }
 
-/// An object that does not exist is an empty answer; a forbidden read is an unknown one.
+/// An object that does not exist is an empty answer; a forbidden read is an unknown one. What a
+/// proxy in between says is neither.
 fn is_absent(path: &str, error: kube::Error) -> Result<bool, SourceError> {
     let code = match &error {
-        kube::Error::Api(status) => status.code,
+        kube::Error::Api(status) if status.message == NOT_SERVED && is_always_served(path) => {
+            let reply = Foreign { code: status.code, text: status.message.clone() };
+            return Err(SourceError::Foreign { path: path.to_owned(), reply });
+        }
+        kube::Error::Api(status) if foreign(&error).is_none() => status.code,
         _ => 0,
     };
     match code {
@@ -100,4 +107,9 @@ fn is_absent(path: &str, error: kube::Error) -> Result<bool, SourceError> {
         403 => Ok(false),
         _ => Err(SourceError::api(path, error)),
     }
+}
+
+/// Whether every API server serves this path. Who says otherwise is another program.
+fn is_always_served(path: &str) -> bool {
+    path.starts_with("/api/v1/") || path.starts_with("/apis/batch/v1/")
 }

@@ -1,10 +1,12 @@
 //! Parses the command line of `kubectl epilogue`, runs one subcommand and sets the exit code.
 
+mod ask;
 mod colour;
 mod completion;
 mod doctor;
 mod dump;
 mod explain;
+mod failed_read;
 mod gang;
 mod kind;
 mod lease;
@@ -104,10 +106,23 @@ async fn main() -> ExitCode {
     match printed {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", printable(&format!("{error:#}")));
             ExitCode::from(code_of_errors)
         }
     }
+}
+
+/// A text for a terminal: names of files and messages of servers may hold escape sequences.
+fn printable(text: &str) -> String {
+    let escaped = |each: char| each.is_control() && each != '\n';
+    text.chars().fold(String::with_capacity(text.len()), |mut printable, each| {
+        if escaped(each) {
+            printable.extend(each.escape_default())
+        } else {
+            printable.push(each)
+        }
+        printable
+    })
 }
 
 async fn run(command: Command, paint: colour::Paint) -> anyhow::Result<Answer> {

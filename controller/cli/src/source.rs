@@ -8,17 +8,22 @@ use controller_core::job::JobGroups;
 use controller_core::view::{Interner, Job, Pod, PodGroup, WireJob, WirePod, Workload};
 use epilogue_common::gang_scheduling::GangScheduling;
 use epilogue_common::outcome::{Failure, FailureKind};
-use epilogue_runtime::api_error::classify;
+use epilogue_runtime::api_error::{Foreign, classify, foreign};
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde::Deserialize as _;
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::ask::ask;
+use crate::failed_read::{self, remedy};
 use crate::kind::Kind;
 use crate::lease::{Controller, LeaseName};
 use crate::list::list;
 use crate::read::kinds;
+
+/// A message names at most this many contexts.
+const NAMED_MAX: usize = 20;
 
 /// A Job, and the pods that it owns or could adopt.
 #[derive(Debug)]
@@ -69,10 +74,20 @@ pub(crate) enum SourceError {
     Ambiguous(String),
     #[error("a {0} of the dump is not as the API would give it")]
     Object(&'static str, #[source] serde_json::Error),
-    #[error("cannot use the kubeconfig; check --kubeconfig, --context or KUBECONFIG")]
-    Kubeconfig(#[source] kube::config::KubeconfigError),
+    #[error("cannot use the kubeconfig; check --kubeconfig, --context or KUBECONFIG: {0}")]
+    Kubeconfig(String),
+    #[error("the kubeconfig has no context {wanted}; it has {known}")]
+    NoContext { wanted: String, known: String },
+    #[error("the kubeconfig names no current context; choose one by --context: {0}")]
+    NoCurrentContext(String),
     #[error("cannot make a client of the kubeconfig")]
     Client(#[source] kube::Error),
+    #[error(
+        "proxy-url of the kubeconfig, HTTPS_PROXY or ALL_PROXY names a proxy, and this program \
+         uses none; set NO_PROXY to the server's name, or reach it by `kubectl proxy` and a \
+         kubeconfig with server: http://127.0.0.1:8001"
+    )]
+    Proxy,
     #[error(
         "Job {namespace}/{name} does not exist; list the Jobs by `kubectl get jobs -n \
          {namespace}`, or choose another --namespace or --context"
@@ -82,24 +97,34 @@ pub(crate) enum SourceError {
     NoPod(String),
     #[error("pod {0} belongs to no Job; this explains Jobs and their pods")]
     NotOfJob(String),
-    #[error("cannot get {path}: {failure}{}", remedy(.failure.kind))]
+    #[error("cannot get {path}: {failure}; {}", remedy(.failure))]
     Api { path: String, failure: Failure },
+    #[error("cannot get {path}: {}", failed_read::foreign(.reply))]
+    Foreign { path: String, reply: Foreign },
+    #[error(
+        "cannot get {0}: the answer is not JSON, so another program than an API server gave it, \
+         such as the sign-in page of a gateway; check the server of the kubeconfig"
+    )]
+    NotJson(String),
 }
 
 impl SourceError {
+    /// A kubeconfig that cannot be used. Of what its parser says, further lines quote the file,
+    /// which holds credentials.
+    fn kubeconfig(error: &kube::config::KubeconfigError) -> Self {
+        Self::Kubeconfig(error.to_string().lines().next().unwrap_or_default().to_owned())
+    }
+
     /// A read that the API server refused or did not answer.
     pub(crate) fn api(path: &str, error: kube::Error) -> Self {
-        Self::Api { path: path.to_owned(), failure: classify(error) }
-    }
-}
-
-/// The remedy for a failed read.
-fn remedy(kind: FailureKind) -> &'static str {
-    match kind {
-        FailureKind::Forbidden => "; ask for the right to read it, or choose another --context",
-        FailureKind::Unknown => "; check that the API server is up, or choose another --context",
-        FailureKind::TooManyRequests | FailureKind::ServerError => "; try again",
-        _ => "; check the credentials and the server of the kubeconfig",
+        let path = path.to_owned();
+        if let Some(reply) = foreign(&error) {
+            return Self::Foreign { path, reply };
+        }
+        match error {
+            kube::Error::SerdeError(error) if error.is_syntax() => Self::NotJson(path),
+            error => Self::Api { path, failure: classify(error) },
+        }
     }
 }
 
@@ -108,17 +133,40 @@ pub(crate) async fn client(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
 ) -> Result<(kube::Client, String), SourceError> {
+    let read = kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+    let kubeconfig = read.map_err(|error| SourceError::kubeconfig(&error))?;
+    check_context(&kubeconfig, context.as_deref())?;
     let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
-    let config = match kubeconfig {
-        Some(path) => {
-            let kubeconfig = Kubeconfig::read_from(path).map_err(SourceError::Kubeconfig)?;
-            Config::from_custom_kubeconfig(kubeconfig, &options).await
-        }
-        None => Config::from_kubeconfig(&options).await,
-    };
-    let config = config.map_err(SourceError::Kubeconfig)?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    let mut config = config.map_err(|error| SourceError::kubeconfig(&error))?;
+    config.default_retry = false;
     let namespace = config.default_namespace.clone();
-    Ok((kube::Client::try_from(config).map_err(SourceError::Client)?, namespace))
+    let client = kube::Client::try_from(config).map_err(|error| match error {
+        kube::Error::ProxyProtocolUnsupported { .. }
+        | kube::Error::ProxyProtocolDisabled { .. } => SourceError::Proxy,
+        error => SourceError::Client(error),
+    })?;
+    Ok((client, namespace))
+}
+
+/// Names the contexts that there are, if the one that is asked for is missing.
+fn check_context(kubeconfig: &Kubeconfig, context: Option<&str>) -> Result<(), SourceError> {
+    let contexts = || kubeconfig.contexts.iter().map(|it| it.name.as_str());
+    let wanted = context.or(kubeconfig.current_context.as_deref()).unwrap_or_default();
+    if contexts().any(|name| name == wanted) {
+        return Ok(());
+    }
+    let mut known = contexts().take(NAMED_MAX).collect::<Vec<_>>().join(", ");
+    match contexts().count() {
+        0 => known.push_str("none; check --kubeconfig or KUBECONFIG"),
+        count if count > NAMED_MAX => known += &format!(" and {} more", count - NAMED_MAX),
+        _ => {}
+    }
+    Err(if wanted.is_empty() {
+        SourceError::NoCurrentContext(known)
+    } else {
+        SourceError::NoContext { wanted: wanted.to_owned(), known }
+    })
 }
 
 /// Reads a Job and the pods of its namespace from a cluster.
@@ -221,7 +269,7 @@ pub(crate) async fn controller(
 
 async fn get(client: &kube::Client, path: &str) -> Result<Value, SourceError> {
     let request = http::Request::get(path).body(Vec::new()).expect("a path must make a request");
-    client.request::<Value>(request).await.map_err(|error| SourceError::api(path, error))
+    ask(client, request).await.map_err(|error| SourceError::api(path, error))
 }
 
 /// Reads a Job and its pods from a dump.

@@ -89,7 +89,9 @@ fn an_api_that_does_not_answer_is_reported_with_the_remedy() {
     let output = explain(&kubeconfig(port.expect("a port must be free").port()));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("cannot get /apis/batch/v1/namespaces/work/jobs/nope: "), "{error}");
-    assert!(error.ends_with("; check that the API server is up, or choose another --context\n"));
+    let remedy = "; nothing listens there: check that the API server is up, and the server of the \
+                  kubeconfig, or choose another --context\n";
+    assert!(error.ends_with(remedy), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
 }
 

@@ -7,9 +7,13 @@ use std::time::{Duration, Instant};
 use crate::leave::rules::{JobRef, Jobs, Release, inventory, suspend_patch};
 use anyhow::{Context as _, ensure};
 use controller_core::view::{Job, WireJob};
+use epilogue_runtime::api_error::foreign;
 use http::{Request, header};
 use jiff::Timestamp;
 use serde_json::Value;
+
+use crate::ask::ask;
+use crate::source::SourceError;
 
 use super::{Arguments, DryRun, live};
 
@@ -126,10 +130,12 @@ async fn release(client: &kube::Client, arguments: &Arguments) -> anyhow::Result
 async fn job(client: &kube::Client, of: &Release) -> anyhow::Result<Option<Job>> {
     let path = format!("/apis/batch/v1/namespaces/{}/jobs/{}", of.namespace, of.job);
     let request = Request::get(&path).body(Vec::new())?;
-    match client.request::<Value>(request).await {
+    match ask(client, request).await {
         Ok(object) => Ok(Some(WireJob::parse(object).and_then(WireJob::view)?)),
+        // A proxy's 404 does not say that the Job is gone.
+        Err(error) if foreign(&error).is_some() => Err(SourceError::api(&path, error).into()),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot get {path}")),
+        Err(error) => Err(SourceError::api(&path, error).into()),
     }
 }
 
@@ -148,8 +154,11 @@ async fn patch(
         None => "",
     };
     let request = Request::patch(format!("{path}{query}")).header(header::CONTENT_TYPE, kind);
-    match client.request::<Value>(request.body(body.to_string().into_bytes())?).await {
+    match ask(client, request.body(body.to_string().into_bytes())?).await {
         Ok(_) => Ok(true),
+        Err(error) if foreign(&error).is_some() => {
+            Err(SourceError::api(path, error)).context("cannot patch")
+        }
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
         Err(error) => Err(error).with_context(|| format!("cannot patch {path}")),
     }

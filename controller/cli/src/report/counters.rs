@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use crate::report::rules::Metrics;
+use epilogue_runtime::api_error::{Foreign, foreign};
 use serde_json::Value;
+
+use crate::failed_read::refused;
 
 /// Time for one pod to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -56,6 +59,13 @@ pub(super) async fn read(client: &kube::Client, objects: &[Value]) -> Metrics {
                 ));
                 break;
             }
+            Err(Refusal::Foreign(name, reply)) => {
+                metrics.leave_out(format!(
+                    "pod {name}, or a proxy in between, refused, so no further pod was asked: {}",
+                    refused(&reply)
+                ));
+                break;
+            }
             Err(Refusal::Failed(name)) => metrics.leave_out(format!("pod {name} did not answer")),
         }
     }
@@ -64,6 +74,7 @@ pub(super) async fn read(client: &kube::Client, objects: &[Value]) -> Metrics {
 
 enum Refusal {
     Forbidden(String),
+    Foreign(String, Foreign),
     Failed(String),
 }
 
@@ -77,10 +88,12 @@ async fn ask(client: &kube::Client, pod: &Value) -> Result<String, Refusal> {
     };
     match tokio::time::timeout(ANSWER_MAX, client.request_text(request)).await {
         Ok(Ok(text)) => Ok(text),
-        Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
-            Err(Refusal::Forbidden(namespace))
-        }
-        Ok(Err(_)) | Err(_) => Err(Refusal::Failed(name)),
+        Ok(Err(error)) => Err(match (foreign(&error), error) {
+            (Some(reply), _) => Refusal::Foreign(name, reply),
+            (None, kube::Error::Api(status)) if status.code == 403 => Refusal::Forbidden(namespace),
+            _ => Refusal::Failed(name),
+        }),
+        Err(_) => Err(Refusal::Failed(name)),
     }
 }
 
