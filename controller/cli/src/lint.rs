@@ -1,28 +1,41 @@
 //! Runs `kubectl epilogue lint`: parses its flags, reads manifests or a cluster, prints the
 //! findings.
 
+mod files;
 mod rules;
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 
-use self::rules::{Facts, Finding, lint};
+use self::rules::{Facts, Finding, Report, lint};
 use anyhow::Context as _;
 use epilogue_common::finding_code::{FindingCode as Code, docs_line};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::Answer;
 use crate::doctor::{LEASE, Lease, lease};
 use crate::list::list;
 use crate::source;
+use crate::{Answer, CANNOT_JUDGE, printable};
+
+/// At most so many hints, errors and kinds are printed.
+const NOTES_MAX: usize = 10;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// File with manifests as YAML documents or as a JSON list, or a directory with such files; -
-    /// for standard input. May be given several times
+    /// File with manifests as YAML documents or JSON objects, or a directory with such files; - for
+    /// standard input. May be given several times
     #[arg(short, long, value_name = "FILE", conflicts_with_all =
           ["namespace", "all_namespaces", "context", "kubeconfig"])]
     filename: Vec<PathBuf>,
+    /// More files, for -f *.yaml of a shell
+    #[arg(value_name = "FILE", conflicts_with_all =
+          ["namespace", "all_namespaces", "context", "kubeconfig"])]
+    files: Vec<PathBuf>,
+    /// Read the subdirectories of directories, too. Links to directories are not followed
+    #[arg(short = 'R', long, conflicts_with_all =
+          ["namespace", "all_namespaces", "context", "kubeconfig"])]
+    recursive: bool,
     /// Namespace to check in the cluster; default: that of the kubeconfig's context
     #[arg(short, long)]
     namespace: Option<String>,
@@ -69,60 +82,79 @@ struct Omission {
     text: String,
 }
 
-/// Exit code 0 if there are no findings, 1 otherwise.
+/// Exit code 0 if there are no findings, 1 otherwise; 2 if something could not be read.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
     let mut facts = Facts { manage_all_jobs: arguments.manage_all_jobs };
-    let (objects, not_judged) = if arguments.filename.is_empty() {
-        let (objects, not_judged, runs_all) = cluster(&arguments).await?;
-        facts.manage_all_jobs |= runs_all;
-        (objects, not_judged)
-    } else {
-        (files(&arguments.filename)?, Vec::new())
-    };
-    let report = lint(&objects, facts);
+    if !arguments.filename.is_empty() || !arguments.files.is_empty() {
+        return of_files(&arguments, facts);
+    }
+    anyhow::ensure!(!arguments.recursive, "-R reads directories; name one by -f");
+    let (objects, not_judged, runs_all) = cluster(&arguments).await?;
+    facts.manage_all_jobs |= runs_all;
+    answer(lint(&objects, facts), not_judged, &arguments, false, None)
+}
+
+/// Prints the judgement: with the file of each finding, and with the kinds that are not judged.
+fn answer(
+    report: Report,
+    not_judged: Vec<Omission>,
+    arguments: &Arguments,
+    with_files: bool,
+    others: Option<&BTreeSet<String>>,
+) -> anyhow::Result<Answer> {
     let code = u8::from(!report.findings.is_empty());
     let answer = Judgement { judged: report.judged, findings: report.findings, not_judged };
     let text = match arguments.output {
-        Output::Text => text(&answer),
+        Output::Text => text(&answer, with_files, others),
         Output::Json => serde_json::to_string_pretty(&answer)?,
         Output::Yaml => serde_yaml_ng::to_string(&answer)?,
     };
     Ok(Answer { text, code })
 }
 
-fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
-    let stdin = paths.iter().filter(|path| *path == Path::new("-")).count();
-    anyhow::ensure!(stdin < 2, "standard input can be read once; give --filename=- once");
-    let mut objects = Vec::new();
-    for path in paths {
-        for file in manifests(path)? {
-            objects.extend(source::objects(&file)?);
+/// Judges files. What could not be read, and what a user may want to know, goes to standard error;
+/// exit code 2 if a file could not be read.
+fn of_files(arguments: &Arguments, facts: Facts) -> anyhow::Result<Answer> {
+    let paths: Vec<PathBuf> = arguments.filename.iter().chain(&arguments.files).cloned().collect();
+    let files = files::read(&paths, arguments.recursive)?;
+    let show = |kind: &str, text: &str| eprintln!("{kind}: {}", printable(text));
+    files.hints.iter().take(NOTES_MAX).for_each(|text| show("hint", text));
+    let mut errors = files.errors.iter().take(NOTES_MAX);
+    if let Some(first) = errors.next() {
+        errors.clone().for_each(|text| show("error", text));
+        if let Some(more) = files.errors.len().checked_sub(NOTES_MAX).filter(|more| *more > 0) {
+            show("error", &format!("{more} more files could not be read"));
+        }
+        anyhow::ensure!(!files.objects.is_empty(), "{first}");
+        show("error", first);
+    }
+    let mut report = lint(&files.objects, facts);
+    for finding in &mut report.findings {
+        if let Some(place) = files.places.get(finding.object) {
+            finding.file = Some(place.file.clone());
+            finding.line = place.line;
         }
     }
-    Ok(objects)
+    let others = files.objects.iter().filter(|_| report.judged == 0).map(kind).collect();
+    let mut answer = answer(report, Vec::new(), arguments, files.are_several(), Some(&others))?;
+    if !files.errors.is_empty() {
+        answer.code = CANNOT_JUDGE;
+    }
+    Ok(answer)
 }
 
-/// The file at a path, or the manifests in the directory there, as `kubectl apply` takes them.
-fn manifests(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    if !path.is_dir() {
-        return Ok(vec![path.to_owned()]);
+/// The kind of an object that lint does not check, as it may be printed.
+fn kind(object: &Value) -> String {
+    let printed = |text: &str| {
+        let text = text.chars().filter(char::is_ascii_graphic);
+        text.take(63).collect::<String>()
+    };
+    let version = object["apiVersion"].as_str().map(printed).unwrap_or_default();
+    match object["kind"].as_str().map(printed) {
+        Some(kind) if kind == "Job" || kind == "CronJob" => format!("{kind} of {version}"),
+        Some(kind) => kind,
+        None => "objects without a kind".to_owned(),
     }
-    let read = || format!("cannot read the directory {}", path.display());
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(path).with_context(read)? {
-        let file = entry.with_context(read)?.path();
-        let extension = file.extension().and_then(|it| it.to_str()).unwrap_or_default();
-        if file.is_file() && ["yaml", "yml", "json"].contains(&extension) {
-            files.push(file);
-        }
-    }
-    files.sort();
-    anyhow::ensure!(
-        !files.is_empty(),
-        "{} holds no manifest; expected files named *.yaml, *.yml or *.json",
-        path.display()
-    );
-    Ok(files)
 }
 
 /// The objects, what was not read, and whether the controller runs all Jobs among them, as far as
@@ -165,11 +197,19 @@ async fn cluster(arguments: &Arguments) -> anyhow::Result<(Vec<Value>, Vec<Omiss
 }
 
 /// The table of findings, then what could not be judged.
-fn text(answer: &Judgement) -> String {
+fn text(answer: &Judgement, with_files: bool, others: Option<&BTreeSet<String>>) -> String {
     let found = &answer.findings;
-    let mut lines = table(found);
+    let mut lines = table(found, with_files);
     if found.is_empty() {
-        lines.push(format!("nothing found in {} Jobs and CronJobs", answer.judged));
+        let others = match others.filter(|_| answer.judged == 0) {
+            None => String::new(),
+            Some(others) if others.is_empty() => "; there are no objects".to_owned(),
+            Some(others) => {
+                let names: Vec<&str> = others.iter().take(NOTES_MAX).map(String::as_str).collect();
+                format!("; lint does not check what is there: {}", names.join(", "))
+            }
+        };
+        lines.push(format!("nothing found in {} Jobs and CronJobs{others}", answer.judged));
     }
     if !answer.not_judged.is_empty() {
         lines.push(String::new());
@@ -183,7 +223,7 @@ fn text(answer: &Judgement) -> String {
     lines.join("\n")
 }
 
-fn table(found: &[Finding]) -> Vec<String> {
+fn table(found: &[Finding], with_files: bool) -> Vec<String> {
     const TITLES: [&str; 3] = ["SUBJECT", "SEVERITY", "PROBLEM"];
     if found.is_empty() {
         return Vec::new();
@@ -192,9 +232,15 @@ fn table(found: &[Finding]) -> Vec<String> {
     let first = widest.max(TITLES[0].len());
     let second = TITLES[1].len();
     let mut lines = vec![format!("{:first$}  {:second$}  {}", TITLES[0], TITLES[1], TITLES[2])];
-    for Finding { severity, code, subject, field, problem, remedy } in found {
+    for Finding { severity, code, subject, field, problem, remedy, file, line, .. } in found {
         let severity = severity.as_str();
-        lines.push(format!("{subject:first$}  {severity:second$}  {field}: {problem}  [{code}]"));
+        let place = match (file.as_deref().filter(|_| with_files), line) {
+            (Some(file), Some(line)) => printable(&format!("  ({file}:{line})")),
+            (Some(file), None) => printable(&format!("  ({file})")),
+            (None, _) => String::new(),
+        };
+        let words = format!("{field}: {problem}  [{code}]{place}");
+        lines.push(format!("{subject:first$}  {severity:second$}  {words}"));
         lines.push(format!("{:first$}  {:second$}  -> {remedy}", "", ""));
     }
     lines

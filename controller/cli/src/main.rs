@@ -4,6 +4,7 @@ mod ask;
 mod colour;
 mod completion;
 mod doctor;
+mod document;
 mod dump;
 mod explain;
 mod failed_read;
@@ -117,9 +118,9 @@ fn printable(text: &str) -> String {
     let escaped = |each: char| each.is_control() && each != '\n';
     text.chars().fold(String::with_capacity(text.len()), |mut printable, each| {
         if escaped(each) {
-            printable.extend(each.escape_default())
+            printable.extend(each.escape_default());
         } else {
-            printable.push(each)
+            printable.push(each);
         }
         printable
     })

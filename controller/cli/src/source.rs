@@ -16,6 +16,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::ask::ask;
+use crate::document::{self, Malformed};
 use crate::failed_read::{self, remedy};
 use crate::kind::Kind;
 use crate::lease::{Controller, LeaseName};
@@ -63,11 +64,10 @@ impl Wanted {
 pub(crate) enum SourceError {
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] std::io::Error),
-    #[error(
-        "{0} is neither YAML nor JSON; expected manifests, or a dump by `kubectl get job,pod -o \
-         yaml`"
-    )]
-    Parse(PathBuf, #[source] serde_yaml_ng::Error),
+    #[error("{0} is a directory; name a file in it")]
+    Directory(PathBuf),
+    #[error("{}:{}", .0.display(), .1)]
+    Malformed(PathBuf, Malformed),
     #[error("the dump holds no Job {0}; it holds {1}")]
     NoSuchJob(String, String),
     #[error("the dump holds several Jobs; name one of {0}")]
@@ -156,12 +156,12 @@ fn check_context(kubeconfig: &Kubeconfig, context: Option<&str>) -> Result<(), S
     if contexts().any(|name| name == wanted) {
         return Ok(());
     }
-    let mut known = contexts().take(NAMED_MAX).collect::<Vec<_>>().join(", ");
-    match contexts().count() {
-        0 => known.push_str("none; check --kubeconfig or KUBECONFIG"),
-        count if count > NAMED_MAX => known += &format!(" and {} more", count - NAMED_MAX),
-        _ => {}
-    }
+    let known = contexts().take(NAMED_MAX).collect::<Vec<_>>().join(", ");
+    let known = match contexts().count() {
+        0 => "none; check --kubeconfig or KUBECONFIG".to_owned(),
+        count if count > NAMED_MAX => format!("{known} and {} more", count - NAMED_MAX),
+        _ => known,
+    };
     Err(if wanted.is_empty() {
         SourceError::NoCurrentContext(known)
     } else {
@@ -299,39 +299,30 @@ pub(crate) fn dump(
 
 /// Returns the objects of a dump: single ones and lists, in one or several documents.
 pub(crate) fn objects(path: &Path) -> Result<Vec<Value>, SourceError> {
-    let failed = |error| SourceError::Read(path.to_owned(), error);
-    let text = if path == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).map_err(failed)?;
-        text
-    } else {
-        std::fs::read_to_string(path).map_err(failed)?
-    };
-    let mut objects = Vec::new();
-    for document in serde_yaml_ng::Deserializer::from_str(&text) {
-        let object = Value::deserialize(document)
-            .map_err(|error| SourceError::Parse(path.to_owned(), error))?;
-        flatten(object, &mut objects);
-    }
-    Ok(objects)
+    let all = documents(path)?.into_iter().map(|(_, object)| object);
+    Ok(all.filter(|object| !is_foreign_job(object)).collect())
 }
 
-fn flatten(object: Value, objects: &mut Vec<Value>) {
-    match object {
-        Value::Object(mut fields) if fields.contains_key("items") => {
-            if let Some(Value::Array(items)) = fields.remove("items") {
-                if items.is_empty() {
-                    // An empty list says that its kind was read.
-                    objects.push(Value::Object(fields));
-                }
-                for item in items {
-                    flatten(item, objects);
-                }
-            }
-        }
-        Value::Null => {}
-        other => objects.push(other),
+/// Whether this is another project's kind of the same name.
+fn is_foreign_job(object: &Value) -> bool {
+    let version = object["apiVersion"].as_str().unwrap_or_default();
+    object["kind"] == Kind::Job.name() && !version.is_empty() && !version.starts_with("batch/")
+}
+
+/// The same, each with the line on which its document begins.
+pub(crate) fn documents(path: &Path) -> Result<Vec<(Option<usize>, Value)>, SourceError> {
+    if path.is_dir() {
+        return Err(SourceError::Directory(path.to_owned()));
     }
+    let failed = |error| SourceError::Read(path.to_owned(), error);
+    let malformed = |malformed| SourceError::Malformed(path.to_owned(), malformed);
+    let mut bytes = Vec::new();
+    if path == Path::new("-") {
+        std::io::stdin().read_to_end(&mut bytes).map_err(failed)?;
+    } else {
+        bytes = std::fs::read(path).map_err(failed)?;
+    }
+    document::objects(&document::text(bytes).map_err(malformed)?).map_err(malformed)
 }
 
 fn choose(
@@ -418,11 +409,7 @@ mod tests {
 
     #[test]
     fn the_only_job_needs_no_name_and_gets_its_own_pods() {
-        let mut objects = Vec::new();
-        flatten(
-            json!({"kind": "List", "items": [job("x"), pod("p", "x"), pod("q", "y")]}),
-            &mut objects,
-        );
+        let objects = [job("x"), pod("p", "x"), pod("q", "y")];
         let picture = choose(&objects, None, None, None).expect("a picture");
         assert_eq!(picture.job.key.to_string(), "a/x");
         assert_eq!(picture.pods.iter().map(|pod| &*pod.name).collect::<Vec<_>>(), ["p"]);

@@ -125,7 +125,7 @@ fn what_cannot_be_read_has_another_exit_code() {
     let broken = broken.display().to_string();
     let table: [(&[&str], &str); 4] = [
         (&["-f", "/does/not/exist"], "cannot read /does/not/exist"),
-        (&["-f", MISTAKES, "-f", &broken], "broken.yaml is neither YAML nor JSON"),
+        (&["-f", MISTAKES, "-f", &broken], "broken.yaml:2: "),
         (&["-f", "-", "-f", "-"], "standard input can be read once"),
         (&["-f", MISTAKES, "-A"], "cannot be used with"),
     ];

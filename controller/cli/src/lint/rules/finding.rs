@@ -18,6 +18,15 @@ pub(crate) struct Finding {
     pub(crate) problem: String,
     /// What to write instead.
     pub(crate) remedy: String,
+    /// The file, if the object is in one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<String>,
+    /// The line on which the object's YAML document begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) line: Option<usize>,
+    /// Which of the objects it is.
+    #[serde(skip)]
+    pub(crate) object: usize,
 }
 
 /// How sure a finding is.

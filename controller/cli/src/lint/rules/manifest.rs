@@ -12,6 +12,8 @@ use super::finding::{Finding, Severity};
 /// A Job, or the Jobs that a CronJob makes.
 pub(super) struct Manifest<'a> {
     object: &'a Value,
+    /// Which of the objects it is.
+    index: usize,
     subject: String,
     /// Where the Job's `metadata` and `spec` are: in the object, or in its `jobTemplate`.
     job: &'a Value,
@@ -24,8 +26,12 @@ pub(super) struct Manifest<'a> {
 type Name<'a> = (Option<&'a str>, &'a str);
 
 impl<'a> Manifest<'a> {
-    /// `None` for another kind.
-    pub(super) fn read(object: &'a Value, facts: Facts) -> Option<Self> {
+    /// `None` for another kind. Other projects have kinds of these names, too. A cluster lists
+    /// objects without a version.
+    pub(super) fn read((index, object): (usize, &'a Value), facts: Facts) -> Option<Self> {
+        if object["apiVersion"].as_str().is_some_and(|it| !it.starts_with("batch/")) {
+            return None;
+        }
         let (kind, job, prefix) = match object["kind"].as_str()? {
             "Job" => ("job", object, ""),
             "CronJob" => ("cronjob", &object["spec"]["jobTemplate"], "spec.jobTemplate."),
@@ -43,7 +49,7 @@ impl<'a> Manifest<'a> {
             None | Some(RESERVED_MANAGED_BY) => facts.manage_all_jobs,
             Some(value) => value == MANAGED_BY,
         };
-        Some(Self { object, subject, job, prefix, is_ours })
+        Some(Self { object, index, subject, job, prefix, is_ours })
     }
 
     /// The Job, or the template of Jobs.
@@ -132,6 +138,9 @@ impl<'a> Manifest<'a> {
             field,
             problem: problem.into(),
             remedy: remedy.into(),
+            file: None,
+            line: None,
+            object: self.index,
         }
     }
 }

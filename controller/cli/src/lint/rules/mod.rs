@@ -37,7 +37,7 @@ pub(crate) struct Report {
 /// Jobs and those of a CronJob that is among the objects are left out: nothing of them can change.
 pub(crate) fn lint(objects: &[Value], facts: Facts) -> Report {
     let quotas = Quotas::read(objects);
-    let all = objects.iter().filter_map(|object| Manifest::read(object, facts));
+    let all = objects.iter().enumerate().filter_map(|each| Manifest::read(each, facts));
     let cron_jobs = manifest::cron_jobs(objects);
     let mut report = Report::default();
     for manifest in all.filter(|manifest| !manifest.is_covered(&cron_jobs)) {
