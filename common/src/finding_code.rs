@@ -190,6 +190,7 @@ codes! {
     OnFailureInvalid = "on-failure-invalid",
     ReplacementPolicyInvalid = "replacement-policy-invalid",
     DeadlineBelowGrace = "deadline-below-grace",
+    ValueInvalid = "value-invalid",
     ParallelismOverQuota = "parallelism-over-quota",
     // kubectl epilogue lint: gangs
     GangNotMade = "gang-not-made",

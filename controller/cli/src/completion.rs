@@ -72,10 +72,14 @@ pub(crate) fn complete(Words { words }: &Words, mut command: Command) -> String 
         return answer(&flags(command, last), NO_FILES);
     }
     let mut found = sub_commands(command, last);
+    let mut directive = NO_FILES;
     for positional in command.get_positionals() {
         found.extend(values(positional, "", last));
+        if files(positional) == FILES_TOO {
+            directive = FILES_TOO;
+        }
     }
-    answer(&found, NO_FILES)
+    answer(&found, directive)
 }
 
 /// The command that these words select, and the option that waits for its value.

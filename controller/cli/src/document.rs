@@ -8,9 +8,12 @@ use serde_json::Value;
 
 /// Maximum length of a quotation from the file.
 const QUOTED_CHARS_MAX: usize = 60;
-/// What begins an action of Helm's templates, apart from blanks and a dash.
+/// What begins an action of Go's templates, apart from blanks and a dash.
 const ACTIONS: [&str; 11] =
     [".", "$", "/*", "include ", "template ", "if ", "else", "end", "range ", "with ", "define "];
+/// What only Helm's templates have in their actions.
+const OF_HELM: [&str; 8] =
+    [".Values", ".Release", ".Chart", ".Capabilities", ".Files", ".Template", "include ", "toYaml"];
 
 /// Why a file cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,9 +184,12 @@ fn explained(text: &str, error: &serde_yaml_ng::Error) -> Malformed {
     if let Some((line, _)) = lines.clone().find(|(_, content)| is_conflict(content)) {
         return Malformed { line, why: Why::Conflict };
     }
-    let helm = lines.find_map(|(line, content)| Some((line, helm_action(content)?)));
-    if let Some((line, action)) = helm {
-        return Malformed { line, why: Why::Helm(action) };
+    let mut actions = text.lines().filter_map(action);
+    let is_helm = actions.any(|it| OF_HELM.iter().any(|word| it.contains(word)));
+    let first = lines.find_map(|(line, content)| Some((line, go_action(content)?)));
+    if let Some((line, action)) = first {
+        let why = if is_helm { Why::Helm(action) } else { Why::Template(action) };
+        return Malformed { line, why };
     }
     // A parser sees some mistakes on the next line only.
     for line in [line, line.saturating_sub(1)] {
@@ -218,8 +224,8 @@ fn between(line: &str, open: &str, close: &str) -> Option<String> {
     Some(quoted(&format!("{open}{inner}{close}")))
 }
 
-/// The first action on a line, if it is one of Helm's.
-pub(crate) fn helm_action(line: &str) -> Option<String> {
+/// The first action on a line, if it is one of Go's templates.
+fn go_action(line: &str) -> Option<String> {
     let action = action(line)?;
     let inner = action.trim_start_matches('{').trim_start_matches('-').trim_start();
     ACTIONS.iter().any(|begin| inner.starts_with(begin)).then_some(action)

@@ -70,6 +70,11 @@ pub(crate) enum SourceError {
     Malformed(PathBuf, Malformed),
     #[error("the dump holds no Job {0}; it holds {1}")]
     NoSuchJob(String, String),
+    #[error(
+        "there is not one Job of batch/v1 in it; expected a dump by `kubectl epilogue dump` or \
+         `kubectl get job,pod -o yaml`"
+    )]
+    NoJobs,
     #[error("the dump holds several Jobs; name one of {0}")]
     Ambiguous(String),
     #[error("a {0} of the dump is not as the API would give it")]
@@ -359,6 +364,7 @@ fn choose(
             picture((*job).clone(), pods, events, controller)
         }
         (Some(_), Some(_)) => Err(SourceError::Ambiguous(known)),
+        (None, _) if known.is_empty() && name.is_none() => Err(SourceError::NoJobs),
         (None, _) => {
             let known = if known.is_empty() { "none".to_owned() } else { known };
             Err(SourceError::NoSuchJob(name.unwrap_or_default().to_owned(), known))

@@ -71,7 +71,7 @@ fn a_template_is_called_one() {
     for (text, expected) in [
         ("kind: Job\nmetadata:\n  name: {{ include \"a\" . }}-b\n", "3: `{{ include \"a\" . }}`"),
         ("{{- if .Values.on }}\nkind: Job\n{{- end }}\n", "1: `{{- if .Values.on }}`"),
-        ("a: b\n{{/* why */}}\n", "2: `{{/* why */}}`"),
+        ("a: b\n{{/* why */}}\nc: {{ .Values.x }}\n", "2: `{{/* why */}}`"),
         ("a: '{{ .Release.Name }}'\nb: {{ .Values.x }}\n", "1: `{{ .Release.Name }}`"),
     ] {
         let words = refusal(text);
@@ -80,6 +80,8 @@ fn a_template_is_called_one() {
     }
     let other = refusal("kind: Job\nmetadata: {name: {{ job_name }}}\n");
     assert_eq!(other, "2: `{{ job_name }}` is of a template; check what it renders");
+    let go = refusal("kind: Job\nmetadata:\n  {{if .On}}\n  name: a\n");
+    assert_eq!(go, "3: `{{if .On}}` is of a template; check what it renders");
     assert!(refusal("a: 1\n{% if x %}\n").starts_with("2: `{% if x %}` is of a template"));
     // A step of a workflow is not at fault for a mistake elsewhere.
     let words = refusal("a: '{{workflow.name}}'\nb: [\n");

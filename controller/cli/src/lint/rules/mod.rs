@@ -15,6 +15,7 @@ mod quota;
 mod shadowed;
 #[cfg(test)]
 mod tests;
+mod value_type;
 
 pub(crate) use facts::Facts;
 pub(crate) use finding::Finding;
@@ -42,6 +43,7 @@ pub(crate) fn lint(objects: &[Value], facts: Facts) -> Report {
     let mut report = Report::default();
     for manifest in all.filter(|manifest| !manifest.is_covered(&cron_jobs)) {
         report.judged += 1;
+        report.findings.extend(value_type::findings(&manifest));
         report.findings.extend(annotations::findings(&manifest));
         report.findings.extend(failure_policy::findings(&manifest));
         report.findings.extend(shadowed::findings(&manifest));

@@ -308,6 +308,43 @@ fn limits_of_indexes_need_an_indexed_job_and_each_other() {
 }
 
 #[test]
+fn values_have_the_type_that_the_api_takes() {
+    let (code, error) = (Code::ValueInvalid, Severity::Error);
+    for (field, value, remedy) in [
+        ("parallelism", json!("2"), "write parallelism: 2"),
+        ("activeDeadlineSeconds", json!(true), "give activeDeadlineSeconds a number"),
+        ("suspend", json!("true"), "write suspend: true"),
+        ("completionMode", json!("nonindexed"), "write completionMode: NonIndexed"),
+    ] {
+        let found = one(job(json!({ field: value })), code, error, &format!("spec.{field}"));
+        assert_eq!(found.remedy, remedy);
+    }
+    for (field, value) in [
+        ("parallelism", json!("${WORKERS}")),
+        ("parallelism", json!("1_000")),
+        ("backoffLimit", json!(1e3)),
+        ("suspend", json!("yes")),
+        ("completionMode", json!("${MODE}")),
+    ] {
+        clean(job(json!({ field: value })));
+    }
+    let mut labelled = job(json!({}));
+    labelled["spec"]["template"]["metadata"]["labels"] = json!({"a": "b", "v": 1});
+    one(labelled, code, error, "spec.template.metadata.labels[v]");
+    let container = |fields: Value| with_pod(json!({}), json!({"containers": [fields]}));
+    let path = "spec.template.spec.containers[0]";
+    let slept = container(json!({"name": "main", "command": ["sleep", 30]}));
+    let found = one(slept, code, error, &format!("{path}.command[1]"));
+    assert_eq!(found.remedy, "quote it: \"30\"");
+    let debug = container(json!({"name": "main", "env": [{"name": "DEBUG", "value": true}]}));
+    one(debug, code, error, &format!("{path}.env[0].value"));
+    let empty = json!([{"name": "A"}, {"name": "B", "value": null}, {"name": "C", "value": "1"}]);
+    clean(container(json!({"name": "main", "env": empty, "args": [null, "1"]})));
+    let many = container(json!({"name": "main", "args": vec![1; 100]}));
+    assert_eq!(lint(&[many], Facts::default()).findings.len(), 3);
+}
+
+#[test]
 fn the_restart_policy_is_one_of_jobs_and_fits_the_other_fields() {
     let field = "spec.template.spec.restartPolicy";
     for policy in [json!("Always"), json!(null), json!("never"), json!(1)] {
@@ -466,7 +503,7 @@ fn annotations_are_known_and_readable() {
     let field = "metadata.annotations[epilogue.dev/backoff-base]";
     one(pair("2m", "90s"), Code::AnnotationInvalid, Severity::Error, field);
     clean(pair("1s", "90s"));
-    clean(annotated(job(json!({})), json!({"example.com/anything": 1})));
+    clean(annotated(job(json!({})), json!({"example.com/anything": "1"})));
 }
 
 #[test]
