@@ -1,4 +1,6 @@
-//! Names the kinds of objects that `doctor`, `report` and `dump` read. Pure.
+//! Names the kinds of objects that `doctor`, `report` and `dump` read, and single objects. Pure.
+
+use serde_json::Value;
 
 /// The kinds of objects that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,6 +71,35 @@ impl Kind {
             Self::Lease => "leases",
             Self::Event => "events",
             Self::PolicyBinding => "bindings of mutating admission policies",
+        }
+    }
+}
+
+/// The name of an object for people. A manifest may have no namespace, and leave the end of its name
+/// to the API.
+pub(crate) fn title(object: &Value) -> String {
+    let text = |field: &str| object["metadata"][field].as_str().filter(|it| !it.is_empty());
+    let name = text("name").map(str::to_owned);
+    let name = name.or_else(|| text("generateName").map(|name| format!("{name}*")));
+    let name = name.unwrap_or_else(|| "?".to_owned());
+    text("namespace").map(|namespace| format!("{namespace}/{name}")).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_title_has_what_the_object_has() {
+        for (metadata, expected) in [
+            (json!({"namespace": "a", "name": "x"}), "a/x"),
+            (json!({"namespace": "", "name": "x"}), "x"),
+            (json!({"generateName": "x-"}), "x-*"),
+            (json!({"namespace": "a"}), "a/?"),
+            (json!(null), "?"),
+        ] {
+            assert_eq!(title(&json!({ "metadata": metadata })), expected);
         }
     }
 }

@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::ask::ask;
 use crate::document::{self, Malformed};
 use crate::failed_read::{self, remedy};
-use crate::kind::Kind;
+use crate::kind::{Kind, title};
 use crate::lease::{Controller, LeaseName};
 use crate::list::list;
 use crate::read::kinds;
@@ -236,11 +236,7 @@ fn job_of(pod: &Value) -> Result<&str, SourceError> {
         .into_iter()
         .flatten()
         .find(|owner| owner["controller"] == true && owner["kind"] == Kind::Job.name());
-    let title = || {
-        let text = |field: &str| pod["metadata"][field].as_str().unwrap_or("?");
-        format!("{}/{}", text("namespace"), text("name"))
-    };
-    job.and_then(|owner| owner["name"].as_str()).ok_or_else(|| SourceError::NotOfJob(title()))
+    job.and_then(|owner| owner["name"].as_str()).ok_or_else(|| SourceError::NotOfJob(title(pod)))
 }
 
 /// Reads the scheduling objects of a Job; `None` if RBAC forbids it.
@@ -343,11 +339,7 @@ fn choose(
         Controller::of(lease, leases).map_err(|error| SourceError::Object("Lease", error))?;
     let of = |kind: Kind| objects.iter().filter(move |object| object["kind"] == kind.name());
     let jobs: Vec<&Value> = of(Kind::Job).collect();
-    let title = |job: &&Value| {
-        let text = |field: &str| job["metadata"][field].as_str().unwrap_or("?").to_owned();
-        format!("{}/{}", text("namespace"), text("name"))
-    };
-    let known = jobs.iter().map(title).collect::<Vec<_>>().join(", ");
+    let known = jobs.iter().map(|job| title(job)).collect::<Vec<_>>().join(", ");
     let matches = |job: &&&Value| {
         let is = |field: &str, wanted: Option<&str>| {
             wanted.is_none_or(|wanted| job["metadata"][field] == wanted)

@@ -35,6 +35,7 @@ use remedies::{Remedy, remedy};
 use waits::{notes, unknown_annotations, waits, wake_up};
 use warnings::{Warning, warnings};
 
+use crate::kind::title;
 use crate::lease::Controller;
 
 /// A line of the next sync names at most this many pods or indexes.
@@ -181,7 +182,7 @@ pub(crate) fn explain(input: &SyncInput<'_>, known: &Known<'_>) -> Explanation {
     let (state, code) = state(input.job, &plan);
     let (state, remedy) = failure(input.job, known, &all_ends).unwrap_or((state, None));
     Explanation {
-        job: input.job.key.to_string(),
+        job: title(known.job),
         notes: notes(input, known.controller),
         state,
         code,
