@@ -1,10 +1,14 @@
 //! Reads the objects of a file as kubectl does: YAML documents or JSON objects, one after the other.
 //! Says of a file that is neither what it is. Pure.
 
+mod value;
+
 use std::fmt;
 
 use serde::Deserialize as _;
 use serde_json::Value;
+
+use value::Plain;
 
 /// Maximum length of a quotation from the file.
 const QUOTED_CHARS_MAX: usize = 60;
@@ -135,7 +139,8 @@ fn newlines(text: &str) -> usize {
 fn of_yaml(text: &str) -> Result<Vec<(Option<usize>, Value)>, Malformed> {
     let mut documents = Vec::new();
     for document in serde_yaml_ng::Deserializer::from_str(text) {
-        let document = Value::deserialize(document).map_err(|error| explained(text, &error))?;
+        let Plain(document) =
+            Plain::deserialize(document).map_err(|error| explained(text, &error))?;
         documents.push((None, merged(document)));
     }
     let begins = begins(text);

@@ -66,7 +66,7 @@ pub(crate) enum SourceError {
     Read(PathBuf, #[source] std::io::Error),
     #[error("{0} is a directory; name a file in it")]
     Directory(PathBuf),
-    #[error("{}:{}", .0.display(), .1)]
+    #[error("{}:{}", shown(.0), .1)]
     Malformed(PathBuf, Malformed),
     #[error("the dump holds no Job {0}; it holds {1}")]
     NoSuchJob(String, String),
@@ -302,6 +302,11 @@ pub(crate) fn dump(
 pub(crate) fn objects(path: &Path) -> Result<Vec<Value>, SourceError> {
     let all = documents(path)?.into_iter().map(|(_, object)| object);
     Ok(all.filter(|object| !is_foreign_job(object)).collect())
+}
+
+/// A path as messages name it.
+pub(crate) fn shown(path: &Path) -> String {
+    if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
 }
 
 /// Whether this is another project's kind of the same name.

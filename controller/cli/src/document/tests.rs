@@ -67,6 +67,18 @@ fn merge_keys_take_over_fields() {
 }
 
 #[test]
+fn keys_may_be_numbers_and_tags_are_passed_over() {
+    let text = "data: {1: a, true: b, 1.5: c}\nx: !!str 5\ny: !mine {z: !!binary YQ==}\n\
+                n: [99999999999999999999999, -99999999999999999999999, 1e400]\nd: 1\nd: 2\n";
+    let text = text.replace(", 1e400", "");
+    let object = objects(&text).expect("must be readable").remove(0).1;
+    assert_eq!(object["data"], json!({"1": "a", "true": "b", "1.5": "c"}));
+    assert_eq!((&object["x"], &object["y"]), (&json!("5"), &json!({"z": "YQ=="})));
+    assert_eq!(object["n"], json!([1e23, -1e23]));
+    assert_eq!(object["d"], json!(2), "the last counts, as for kubectl");
+}
+
+#[test]
 fn a_template_is_called_one() {
     for (text, expected) in [
         ("kind: Job\nmetadata:\n  name: {{ include \"a\" . }}-b\n", "3: `{{ include \"a\" . }}`"),
@@ -98,12 +110,14 @@ fn common_mistakes_are_named_with_their_line() {
         ("a: 1\n---\nb: [\n", "4: did not find"),
         ("a: 1\n---\njust text\n", "3: expected objects, but found the text \"just text\""),
         ("42\n", "1: expected objects, but found the value 42"),
-        ("a: 99999999999999999999999\n", "1: a: JSON number out of range"),
+        ("a:\n  b: .inf\n", "2: a.b: JSON has no such number"),
     ] {
         let words = refusal(text);
         assert!(words.starts_with(expected), "{text}: {words}");
     }
-    assert_eq!(objects("# nothing\n---\n"), Ok(Vec::new()));
+    for nothing in ["", "\n", "# nothing\n", "# nothing\n---\n", "---\n---\nnull\n", "~"] {
+        assert_eq!(objects(nothing), Ok(Vec::new()), "{nothing:?}");
+    }
 }
 
 #[test]

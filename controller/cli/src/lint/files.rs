@@ -94,7 +94,7 @@ impl Files {
         let mut builds = false;
         for (line, object) in documents {
             builds |= is_kustomization(path, &object);
-            let file = path.display().to_string();
+            let file = source::shown(path);
             let name = object["metadata"]["name"].as_str().filter(|name| name.contains("{{"));
             if let Some(name) = name {
                 let name: String = name.chars().take(60).collect();

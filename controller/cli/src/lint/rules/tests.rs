@@ -313,6 +313,9 @@ fn values_have_the_type_that_the_api_takes() {
     for (field, value, remedy) in [
         ("parallelism", json!("2"), "write parallelism: 2"),
         ("activeDeadlineSeconds", json!(true), "give activeDeadlineSeconds a number"),
+        ("completions", json!(1e10), "give a whole number below 2^31"),
+        ("backoffLimit", json!(1.5), "give a whole number below 2^31"),
+        ("parallelism", json!(3_000_000_000_u64), "give a whole number below 2^31"),
         ("suspend", json!("true"), "write suspend: true"),
         ("completionMode", json!("nonindexed"), "write completionMode: NonIndexed"),
     ] {
@@ -323,6 +326,7 @@ fn values_have_the_type_that_the_api_takes() {
         ("parallelism", json!("${WORKERS}")),
         ("parallelism", json!("1_000")),
         ("backoffLimit", json!(1e3)),
+        ("activeDeadlineSeconds", json!(3_000_000_000_u64)),
         ("suspend", json!("yes")),
         ("completionMode", json!("${MODE}")),
     ] {

@@ -2,7 +2,7 @@
 //! the other type.
 
 use epilogue_common::finding_code::FindingCode as Code;
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 use super::facts::items;
 use super::finding::{Finding, Severity};
@@ -22,6 +22,8 @@ const NUMBERS: [&str; 7] = [
 ];
 /// Numbers of its pods.
 const POD_NUMBERS: [&str; 2] = ["activeDeadlineSeconds", "terminationGracePeriodSeconds"];
+/// Of these, the numbers that have 64 bits.
+const LONG: [&str; 2] = POD_NUMBERS;
 /// Truth values of a Job.
 const SWITCHES: [&str; 2] = ["suspend", "manualSelector"];
 /// What completionMode may be.
@@ -64,10 +66,24 @@ fn number((field, value): (String, &Value)) -> Option<(String, String, String)> 
             let remedy = format!("write {name}: {text}");
             Some((field, format!("{text:?} is a text and not a number"), remedy))
         }
+        Value::Number(number) if !is_whole(number, LONG.contains(&name.as_str())) => Some((
+            field,
+            format!("{value} is not a whole number, or too large"),
+            "give a whole number below 2^31".to_owned(),
+        )),
         Value::Bool(_) => {
             Some((field, format!("{value} is not a number"), format!("give {name} a number")))
         }
         _ => None,
+    }
+}
+
+/// Whether the API can hold a number, in 64 bits or in 32.
+fn is_whole(number: &Number, is_long: bool) -> bool {
+    match (number.as_i64(), number.as_f64()) {
+        (Some(number), _) => is_long || i32::try_from(number).is_ok(),
+        (None, Some(number)) => number.fract() == 0.0 && number.abs() <= f64::from(i32::MAX),
+        (None, None) => false,
     }
 }
 
