@@ -1,5 +1,5 @@
-//! Reads the objects of a file as kubectl does: YAML documents or JSON objects, one after the other.
-//! Says of a file that is neither what it is. Pure.
+//! Reads the objects of a file as kubectl does: YAML documents, or JSON objects one after the
+//! other. Says of a file that is neither what it is. Pure.
 
 mod value;
 

@@ -75,8 +75,8 @@ impl Kind {
     }
 }
 
-/// The name of an object for people. A manifest may have no namespace, and leave the end of its name
-/// to the API.
+/// The name of an object for people. A manifest may have no namespace, and leave the end of its
+/// name to the API.
 pub(crate) fn title(object: &Value) -> String {
     let text = |field: &str| object["metadata"][field].as_str().filter(|it| !it.is_empty());
     let name = text("name").map(str::to_owned);

@@ -57,8 +57,8 @@ pub(super) fn findings(manifest: &Manifest<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-/// A text where a number belongs. What YAML 1.1 or a tool such as envsubst makes a number of is left
-/// alone.
+/// A text where a number belongs. What YAML 1.1 or a tool such as envsubst makes a number of is
+/// left alone.
 fn number((field, value): (String, &Value)) -> Option<(String, String, String)> {
     let name = field.rsplit('.').next().unwrap_or_default().to_owned();
     match value {
